@@ -1,0 +1,70 @@
+"""The command line: one small function a command, which composes the rest and decides nothing."""
+
+import errno
+import os
+import sys
+
+import typer
+
+from dragoman.cli import (
+    average,
+    demo,
+    evaluate,
+    info,
+    prepare,
+    score,
+    train,
+    translate,
+)
+from dragoman.cli.application import app
+from dragoman.errors import UserError
+
+__all__ = ["app", "main"]
+
+_MODULES = (train, translate, evaluate, score, info, prepare, average, demo)
+_ORDER = [module.__name__.rpartition(".")[2] for module in _MODULES]
+app.registered_commands.sort(key=lambda command: _ORDER.index(command.callback.__name__))  # type: ignore[union-attr]
+
+# Typer has a copy of Click of its own or needs the package, by its version.
+_ClickError, _UsageError = typer.BadParameter.__mro__[2], typer.BadParameter.__mro__[1]
+
+
+def main() -> None:
+    """Run the command of sys.argv; a mistake of the person is two lines on stderr and status 2."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        status = typer.main.get_command(app).main(prog_name="dragoman", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except UserError as error:
+        return _complain(error.message, error.hint)
+    except BrokenPipeError:
+        # Whoever read the results wanted no more; the interpreter must not try again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return _complain("no space left on the device", "free some space and run again")
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error, file=sys.stderr)
+            return 2
+        if not isinstance(error, _ClickError):
+            raise
+        context = getattr(error, "ctx", None)
+        hint = f"see: {context.command_path} --help" if context else ""
+        return _complain(error.format_message(), hint)  # type: ignore[attr-defined]
+
+
+def _complain(message: str, hint: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    if hint:
+        print(f"hint: {hint}", file=sys.stderr)
+    return 2

@@ -1,0 +1,63 @@
+"""dragoman average"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli import options
+from dragoman.cli.application import app
+from dragoman.errors import UserError
+
+
+@app.command()
+def average(
+    out: options.OutFolder,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="CHECKPOINTS", help="Checkpoint folders of one training."),
+    ] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The folder that checkpoints are in.")
+    ] = None,
+    last: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many of its newest to average.")
+    ] = 5,
+) -> None:
+    """Average the weights of checkpoints into a model folder (section 6.1 of the paper).
+
+    \b
+    dragoman average --checkpoints models/en-de/training/checkpoints --last 5 --out models/averaged
+    """
+    from dragoman.cli import stages
+    from dragoman.config import config_from_toml
+    from dragoman.corpus.tokenizer import Tokenizer
+    from dragoman.model.folder import save_model
+    from dragoman.training.checkpoints import average_checkpoints, disk_errors, list_checkpoints
+
+    if (checkpoints is None) == (not folders):
+        raise UserError("which checkpoints?", "give --checkpoints DIR or checkpoint folders")
+    paths = list(folders or [])
+    if checkpoints is not None:
+        paths = list_checkpoints(checkpoints)[-last:]
+        if not paths:
+            raise UserError(f"{checkpoints}: no checkpoint in this folder", "see DIR/training")
+    stages.check_output(out)
+    work = paths[-1].resolve().parent.parent
+    settings = work / "config.toml"
+    if not settings.is_file():
+        raise UserError(
+            f"{settings}: no such file",
+            "checkpoints must be where train left them, in DIR/training/checkpoints",
+        )
+    config = config_from_toml(settings.read_text(encoding="utf-8"), str(settings))
+    tokenizer = Tokenizer.load(work / "corpus" / "tokenizer.model")
+    names = ", ".join(path.name for path in paths)
+    card = (
+        f"# {config.source_language} -> {config.target_language}\n\n"
+        f"The average of the checkpoints {names}.\n\n"
+        "Measure it with: dragoman evaluate --model DIR --source FILE --reference FILE\n"
+    )
+    with disk_errors(out):
+        save_model(out, config, tokenizer, average_checkpoints(paths), card)
+    typer.echo(f"averaged {names}; model: {out}", err=True)

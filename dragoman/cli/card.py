@@ -1,0 +1,80 @@
+"""The model card: what a model was made from, how good it is, how to use it."""
+
+from dataclasses import dataclass
+
+from dragoman import __version__
+from dragoman.config import Config
+from dragoman.corpus.prepared import PreparedCorpus
+from dragoman.evaluation.metrics import Metrics
+from dragoman.training.progress import duration
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """What a run came to. `kept` says in words which weights the model has."""
+
+    steps: int
+    epochs: int
+    tokens: int
+    seconds: float
+    nll: float
+    perplexity: float
+    kept: str
+    vocabulary_size: int
+    parameters: int
+    scores: Metrics
+
+
+def model_card(config: Config, corpus: PreparedCorpus, summary: TrainingSummary) -> str:
+    """The README.md of a model folder."""
+    languages = f"{config.source_language} -> {config.target_language}"
+    model, search, scores = config.model, config.search, summary.scores
+    note = f"\n\nNote: {scores.note}." if scores.note else ""
+    return f"""# {languages}
+
+A Transformer that translates from `{config.source_language}` to `{config.target_language}`, made
+with Dragoman {__version__}.
+
+## Use
+
+```sh
+dragoman translate --model DIR --text "..."      # DIR: this folder
+dragoman translate --model DIR < source.txt > translation.txt
+```
+
+```python
+from dragoman.decoding.translator import Translator
+
+print(Translator.load("DIR").translate(["..."])[0].text)
+```
+
+## Results
+
+On {scores.sentences:,} validation segments, beam {search.beam}:
+
+- BLEU {scores.bleu:.2f} (`{scores.bleu_signature}`)
+- chrF2 {scores.chrf:.2f} (`{scores.chrf_signature}`)
+- perplexity {summary.perplexity:.3f} a subword (all validation data)
+
+The weights are {summary.kept}. Validation data chose them, so these scores flatter a little:
+measure on text that took no part with `dragoman evaluate`.{note}
+
+## Data
+
+- from {", ".join(f"`{name}`" for name in corpus.inputs)}
+- {corpus.training_pairs:,} training pairs, {corpus.validation_pairs:,} validation pairs, \
+after cleaning
+- the license of the data applies to this model
+
+## Model
+
+- preset `{config.preset}`: {summary.parameters:,} parameters, {summary.vocabulary_size:,} subwords
+- {model.encoder_layers} encoder and {model.decoder_layers} decoder layers, d_model \
+{model.d_model}, d_ff {model.d_ff}, {model.heads} heads, {model.norm}-norm
+- every setting is in `config.toml`
+
+## Training
+
+{summary.steps:,} updates in {duration(summary.seconds)}, {summary.epochs} epochs begun, \
+{summary.tokens:,} target tokens.
+"""

@@ -1,0 +1,44 @@
+"""dragoman prepare"""
+
+from dragoman.cli import options
+from dragoman.cli.application import app
+
+
+@app.command()
+def prepare(
+    out: options.OutFolder,
+    source: options.SourceFile = None,
+    target: options.TargetFile = None,
+    data: options.TableFile = None,
+    valid_source: options.ValidSource = None,
+    valid_target: options.ValidTarget = None,
+    source_language: options.SourceLanguage = None,
+    target_language: options.TargetLanguage = None,
+    preset: options.Preset = None,
+    config: options.ConfigFile = None,
+    assignments: options.Assignments = None,
+    errors: options.ErrorsOption = options.Errors.STRICT,
+    tokenizer: options.TokenizerFile = None,
+) -> None:
+    """Clean, split and store a corpus for train --prepared, which can do all of it itself.
+
+    Prints what was dropped and why. With the same files and settings again nothing is done.
+
+    \b
+    dragoman prepare --source train.en --target train.de --out corpora/en-de
+    dragoman train --prepared corpora/en-de --out models/en-de
+    """
+    from dragoman.cli import stages
+    from dragoman.training.checkpoints import folder_lock
+
+    choices = stages.Choices.of(preset, config, assignments)
+    paths = (source, target, data)
+    languages = options.languages(source_language, target_language, choices.file, paths)
+    files = options.corpus_files(languages, paths, (valid_source, valid_target), tokenizer, errors)
+    choices.resolve(0)
+    stages.check_prepared_output(out)
+    stages.check_files(files)
+    with folder_lock(out):
+        corpus = stages.prepare(files, out, choices)
+    print(corpus.report)
+    print(f"{corpus.training_pairs:,} training pairs, {corpus.validation_pairs:,} for validation")

@@ -1,0 +1,102 @@
+"""How a model is measured while it trains and when it is done."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dragoman.config import Config, SearchConfig
+from dragoman.corpus.batches import batches
+from dragoman.corpus.pairs import Pair, read_table
+from dragoman.corpus.prepared import VALID, VALID_TEXT
+from dragoman.corpus.store import CorpusStore
+from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.decoding.translator import Translation, Translator
+from dragoman.evaluation.metrics import Metrics, evaluate_corpus
+from dragoman.model.folder import LoadedModel
+from dragoman.model.transformer import Transformer
+from dragoman.training.progress import stage
+from dragoman.training.trainer import validation_nll
+
+# Pairs translated at every validation, and once at the end.
+_DURING, _AT_END = 200, 500
+# Lines translated between two updates of a progress bar.
+_CHUNK = 256
+
+
+class Validation:
+    """Measures a model on the validation data of a prepared folder."""
+
+    def __init__(self, config: Config, tokenizer: Tokenizer, corpus: Path) -> None:
+        self._config, self._tokenizer = config, tokenizer
+        self._store = CorpusStore.open(corpus / VALID)
+        self._pairs = list(read_table(corpus / VALID_TEXT))
+        self._during = spread(self._pairs, _DURING)
+        by_length = sorted(self._during, key=lambda pair: len(pair.source))
+        middle, longer = by_length[len(by_length) // 2], by_length[len(by_length) * 4 // 5]
+        self._shown = list(dict.fromkeys([middle, longer]))
+
+    def __call__(self, model: Transformer) -> dict[str, Any]:
+        """What a validation event holds: nll, perplexity, BLEU and chrF of greedy translations."""
+        nll = self.nll(model)
+        greedy = self._config.search.model_copy(update={"beam": 1, "max_extra_tokens": 20})
+        sources = [pair.source for pair in self._during]
+        translations = self._translator(model, greedy).translate(sources)
+        metrics = self._measure(self._during, translations)
+        texts = {p: t.text for p, t in zip(self._during, translations, strict=True)}
+        return {
+            "nll": nll,
+            "perplexity": perplexity(nll),
+            "bleu": metrics.bleu,
+            "chrf": metrics.chrf,
+            "samples": [
+                {"source": pair.source, "reference": pair.target, "translation": texts[pair]}
+                for pair in self._shown
+            ],
+        }
+
+    def nll(self, model: Transformer) -> float:
+        """Unsmoothed loss on all the validation data, in nats a token."""
+        size = self._config.training.batch_tokens
+        return validation_nll(model, batches(self._store, size, seed=0, epoch=0))
+
+    def final(self, model: Transformer) -> Metrics:
+        """The scores for the model card: search as configured."""
+        chosen = spread(self._pairs, _AT_END)
+        translator = self._translator(model, self._config.search)
+        sources = [pair.source for pair in chosen]
+        return self._measure(chosen, translate_all(translator, sources, "evaluating"))
+
+    def _translator(self, model: Transformer, search: SearchConfig) -> Translator:
+        return Translator(LoadedModel(self._config, self._tokenizer, model), search)
+
+    def _measure(self, pairs: Sequence[Pair], translations: Sequence[Translation]) -> Metrics:
+        return evaluate_corpus(
+            [translation.text for translation in translations],
+            [pair.target for pair in pairs],
+            self._config.target_language,
+        )
+
+
+def translate_all(translator: Translator, lines: Sequence[str], name: str) -> list[Translation]:
+    """Translate lines under a progress bar."""
+    translations: list[Translation] = []
+    with stage(name, len(lines)) as advance:
+        for start in range(0, len(lines), _CHUNK):
+            chunk = lines[start : start + _CHUNK]
+            translations += translator.translate(chunk)
+            advance(len(chunk))
+    return translations
+
+
+def spread(pairs: Sequence[Pair], count: int) -> list[Pair]:
+    """At most so many of the pairs, evenly from all over."""
+    if len(pairs) <= count:
+        return list(pairs)
+    return [pairs[number * len(pairs) // count] for number in range(count)]
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll), infinite where that is too large for a float."""
+    import math
+
+    return math.exp(nll) if nll < 700 else math.inf

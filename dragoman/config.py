@@ -1,0 +1,295 @@
+"""Settings: frozen, strict, typed; presets; TOML in and out; every mistake named.
+
+Precedence, weakest first: preset, TOML file, command-line flags, ``--set section.name=value``.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dragoman.errors import UserError
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ModelConfig(_Settings):
+    """The sizes of Table 3 and the parts of section 3 that can differ; widths in features."""
+
+    d_model: int = Field(256, ge=2, le=16384)
+    d_ff: int = Field(1024, ge=1, le=65536)
+    heads: int = Field(4, ge=1, le=256)
+    d_k: int | None = Field(None, ge=1, le=16384, description="None: d_model / heads")
+    d_v: int | None = Field(None, ge=1, le=16384, description="None: d_model / heads")
+    encoder_layers: int = Field(3, ge=1, le=256)
+    decoder_layers: int = Field(3, ge=1, le=256)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    attention_dropout: float = Field(0.0, ge=0, lt=1)
+    activation_dropout: float = Field(0.0, ge=0, lt=1)
+    norm: Literal["post", "pre"] = "pre"
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_positions: int = Field(1024, ge=8, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        if self.d_model % 2:
+            raise ValueError("d_model must be even: positions are pairs of sine and cosine")
+        if (self.d_k is None or self.d_v is None) and self.d_model % self.heads:
+            raise ValueError(f"d_model {self.d_model} is no multiple of heads {self.heads}")
+        return self
+
+    @property
+    def key_width(self) -> int:
+        """d_k, the width of a head's queries and keys (section 3.2.2)."""
+        return self.d_k or self.d_model // self.heads
+
+    @property
+    def value_width(self) -> int:
+        """d_v, the width of a head's values (section 3.2.2)."""
+        return self.d_v or self.d_model // self.heads
+
+
+class DataConfig(_Settings):
+    """How pairs become tokens. Lengths in subwords where not said otherwise."""
+
+    vocabulary_size: int = Field(8000, ge=300, le=1_000_000)
+    character_coverage: float = Field(0.9999, gt=0.5, le=1)
+    max_tokens: int = Field(256, ge=8, le=100_000, description="longest side of a training pair")
+    max_length_ratio: float = Field(4.0, gt=1, description="in characters, around the median")
+    validation_size: int = Field(1000, ge=1, le=100_000)
+    seed: int = Field(1, ge=0)
+
+
+class TrainingConfig(_Settings):
+    """Section 5 of the paper, and what was found since. Steps are optimizer updates."""
+
+    batch_tokens: int = Field(2000, ge=16, description="padded target tokens of one forward pass")
+    accumulation: int = Field(1, ge=1, le=10_000, description="forward passes an update")
+    schedule: Literal["paper", "linear", "cosine"] = "linear"
+    learning_rate: float = Field(2e-3, gt=0, lt=1, description="peak; Eq. 3 has its own")
+    warmup_steps: int = Field(400, ge=1)
+    epochs: int = Field(30, ge=1, description="length of a run that has no other limit")
+    max_steps: int | None = Field(None, ge=1)
+    budget_seconds: float | None = Field(None, gt=0)
+    label_smoothing: float = Field(0.1, ge=0, lt=1)
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.98, ge=0, lt=1)
+    adam_epsilon: float = Field(1e-9, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    gradient_clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 = no clipping")
+    precision: Literal["auto", "bfloat16", "float32"] = "auto"
+    validations: int = Field(20, ge=1, le=10_000, description="validations, evenly over the run")
+    patience: int = Field(6, ge=1, description="validations without a better loss before the end")
+    average_checkpoints: int = Field(5, ge=1, le=100)
+    checkpoint_minutes: float = Field(10.0, gt=0)
+    seed: int = Field(1, ge=0)
+
+
+class SearchConfig(_Settings):
+    """Section 6.1: beam search."""
+
+    beam: int = Field(4, ge=1, le=1000)
+    length_penalty: float = Field(0.6, ge=0, le=10)
+    max_extra_tokens: int = Field(50, ge=0, le=10_000, description="output limit: input + this")
+    batch_tokens: int = Field(4000, ge=16, description="padded source tokens x beam of one batch")
+
+
+class Config(_Settings):
+    """Everything that determines a model; written beside it as ``config.toml``."""
+
+    preset: str = "small"
+    source_language: str = "source"
+    target_language: str = "target"
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    search: SearchConfig = SearchConfig()
+
+
+_PAPER_TRAINING = {
+    "batch_tokens": 25_000,
+    "schedule": "paper",
+    "warmup_steps": 4000,
+    "max_steps": 100_000,
+    "gradient_clip": 0.0,
+    "patience": 10_000,
+}
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "tiny": {
+        "model": {
+            "d_model": 128,
+            "d_ff": 512,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "dropout": 0.1,
+        },
+        "data": {"vocabulary_size": 2000},
+        "training": {"batch_tokens": 1000, "learning_rate": 3e-3, "warmup_steps": 200},
+    },
+    "small": {
+        "model": {"dropout": 0.2},
+    },
+    "medium": {
+        "model": {
+            "d_model": 512,
+            "d_ff": 2048,
+            "heads": 8,
+            "encoder_layers": 6,
+            "decoder_layers": 6,
+        },
+        "data": {"vocabulary_size": 16_000},
+        "training": {"batch_tokens": 8000, "learning_rate": 1e-3, "warmup_steps": 2000},
+    },
+    "paper-base": {
+        "model": {
+            "d_model": 512,
+            "d_ff": 2048,
+            "heads": 8,
+            "encoder_layers": 6,
+            "decoder_layers": 6,
+            "norm": "post",
+        },
+        "data": {"vocabulary_size": 37_000},
+        "training": _PAPER_TRAINING,
+    },
+    "paper-big": {
+        "model": {
+            "d_model": 1024,
+            "d_ff": 4096,
+            "heads": 16,
+            "encoder_layers": 6,
+            "decoder_layers": 6,
+            "dropout": 0.3,
+            "norm": "post",
+        },
+        "data": {"vocabulary_size": 37_000},
+        "training": _PAPER_TRAINING | {"max_steps": 300_000, "average_checkpoints": 20},
+    },
+}
+
+
+def preset_for(pairs: int) -> str:
+    """The preset that suits a corpus of so many pairs on two cores."""
+    if pairs < 3_000:
+        return "tiny"
+    return "small" if pairs < 1_000_000 else "medium"
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean '{found[0]}'?" if found else f"known: {', '.join(names)}"
+
+
+def resolve_config(
+    preset: str,
+    file: dict[str, Any] | None = None,
+    flags: dict[str, Any] | None = None,
+    assignments: list[str] | None = None,
+) -> Config:
+    """Join preset, TOML values, flags and ``section.name=value`` strings, weakest first.
+
+    Raises UserError for an unknown preset or setting (naming the nearest) and for a bad value.
+    """
+    if str(preset) not in PRESETS:  # from a file it may be anything
+        raise UserError(f"unknown preset '{preset}'", _nearest(str(preset), list(PRESETS)))
+    values: dict[str, Any] = {"preset": preset}
+    assigned = map(_parse_assignment, assignments or [])
+    layers = (PRESETS[preset], file or {}, flags or {}, *assigned)
+    for layer in layers:
+        for name, value in layer.items():
+            if isinstance(value, dict):
+                section = values.setdefault(name, {})
+                if not isinstance(section, dict):
+                    raise UserError(f"setting '{name}' is not a section")
+                section.update(value)
+            else:
+                values[name] = value
+    values["preset"] = preset
+    return _validate(values)
+
+
+def _parse_assignment(assignment: str) -> dict[str, Any]:
+    name, equals, text = assignment.partition("=")
+    if not equals:
+        raise UserError(f"--set {assignment}: no '='", "write --set training.warmup_steps=8000")
+    section, dot, field = name.strip().partition(".")
+    if section == "preset":
+        raise UserError(f"--set {assignment}: the preset has its own option", "use --preset NAME")
+    value = _parse_value(text.strip())
+    return {section: {field: value} if dot else value}
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _validate(values: dict[str, Any]) -> Config:
+    _check_names(values)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        shown = first["input"] if not isinstance(first["input"], dict) else ""
+        raise UserError(f"setting {place} = {shown!r}: {message}") from None
+
+
+def _check_names(values: dict[str, Any]) -> None:
+    sections = Config.model_fields
+    known = [f"{s}.{f}" for s in sections for f in _fields(s)]
+    for section, value in values.items():
+        if section not in sections:
+            candidates = [*sections, *known]
+            matches = [name for name in known if name.endswith(f".{section}")]
+            hint = f"did you mean '{matches[0]}'?" if matches else _nearest(section, candidates)
+            raise UserError(f"unknown setting '{section}'", hint)
+        if isinstance(value, dict):
+            for name in value:
+                if name not in _fields(section):
+                    raise UserError(
+                        f"unknown setting '{section}.{name}'", _nearest(f"{section}.{name}", known)
+                    )
+
+
+def _fields(section: str) -> list[str]:
+    kind = Config.model_fields[section].annotation
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return list(kind.model_fields)
+    return []
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The values of a TOML settings file. Raises UserError with file and line."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as UTF-8 text: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+
+
+def config_from_toml(text: str, name: str) -> Config:
+    """A resolved configuration back from its TOML; name is used in errors."""
+    try:
+        return _validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{name}: not valid TOML: {error}") from None
+    except UserError as error:
+        raise UserError(f"{name}: {error.message}", error.hint) from None
+
+
+def config_to_toml(config: Config) -> str:
+    """The resolved configuration as TOML (a setting that is None is left out)."""
+    import tomli_w
+
+    return tomli_w.dumps(config.model_dump(exclude_none=True))

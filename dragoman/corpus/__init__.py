@@ -1,0 +1,1 @@
+"""Parallel text: readers, cleaning, splitting, the tokenizer, the store, batches and samples."""

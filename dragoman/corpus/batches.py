@@ -1,0 +1,139 @@
+"""Batches of about as many tokens each, of rows of about the same length (paper, section 5.1).
+
+Letters: B rows, S source tokens, T target tokens.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.corpus.store import CorpusStore, Ids
+from dragoman.corpus.tokenizer import Tokenizer
+
+IntArray = npt.NDArray[np.int64]
+# Where rows are few for the size of a batch, coarser steps of source length leave less padding.
+_STEPS = (1, 2, 3)
+
+Lengths = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Padded ids of some rows.
+
+    source: (B, S), each row ends with eos; target_in: (B, T), each row starts with bos;
+    target_out: (B, T), each row ends with eos; rows: (B,) their numbers in the store. Padding is 0.
+    """
+
+    source: IntArray
+    target_in: IntArray
+    target_out: IntArray
+    rows: IntArray
+
+    @property
+    def target_tokens(self) -> int:
+        """The number of real tokens in `target_out`, eos included, padding left out."""
+        return int(np.count_nonzero(self.target_out))
+
+
+def plan_batches(
+    source_lengths: Lengths,
+    target_lengths: Lengths,
+    max_tokens: int,
+    seed: int,
+    epoch: int,
+    pool: int = 1_000_000,
+) -> list[IntArray]:
+    """Puts every row into exactly one batch; the same arguments give the same plan.
+
+    Rows are dealt at random into pools, sorted by length within each, and cut into batches whose
+    order is then shuffled.
+
+    Args:
+        source_lengths: (rows,) ids of each source, without eos.
+        target_lengths: (rows,) ids of each target, without bos and eos.
+        max_tokens: the most tokens, padding and eos included, that either side of a batch may
+            hold; a row that is longer is a batch of its own.
+        seed: not negative, as `epoch`; both together make the order.
+        epoch: the number of the pass over the data.
+        pool: about how many rows are sorted together.
+
+    Returns:
+        Row numbers of each batch, in the order of training.
+    """
+    if max_tokens < 1 or pool < 1:
+        raise ValueError("max_tokens and pool must be at least 1")
+    count = len(source_lengths)
+    chance = np.random.default_rng([seed, epoch])
+    shuffled = chance.permutation(count)
+    plan: list[IntArray] = []
+    for rows in np.array_split(shuffled, max(1, -(-count // pool))):
+        source = source_lengths[rows].astype(np.int64) + 1
+        target = target_lengths[rows].astype(np.int64) + 1
+        cuts: list[list[IntArray]] = []
+        for step in _STEPS:
+            order = _order(source, target, step)
+            cuts.append(list(_cut(rows[order], source[order], target[order], max_tokens)))
+        fewest = min(cuts, key=len)
+        plan.extend(fewest)
+    return [plan[number] for number in chance.permutation(len(plan))]
+
+
+def _order(source: IntArray, target: IntArray, step: int) -> IntArray:
+    """Sorts rows by source length, in steps, then by target length.
+
+    The target order turns round at each step: a batch that spans two of them holds targets that
+    are alike, not the longest beside the shortest.
+    """
+    band = source // step
+    above = int(target.max(initial=0)) + 1
+    turned = np.where(band % 2 == 0, target, above - target)
+    return np.argsort(band * (above + 1) + turned, kind="stable")
+
+
+def _cut(rows: IntArray, source: IntArray, target: IntArray, max_tokens: int) -> Iterator[IntArray]:
+    longest = np.maximum(source, target)
+    start = 0
+    while start < len(rows):
+        # No more rows fit than do at the first one's length.
+        window = longest[start : start + max(1, max_tokens // int(longest[start]))]
+        sizes = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
+        stop = start + max(1, int(np.searchsorted(sizes, max_tokens, side="right")))
+        yield rows[start:stop]
+        start = stop
+
+
+def collate(store: CorpusStore, rows: IntArray) -> Batch:
+    """Reads rows of a store into one padded batch, with bos and eos in place."""
+    pairs = [store[int(row)] for row in rows]
+    source, source_ends = _pad([pair[0] for pair in pairs])
+    target, target_ends = _pad([pair[1] for pair in pairs])
+    target_in = np.roll(target, 1, axis=1)
+    target_in[:, 0] = Tokenizer.bos_id
+    every = np.arange(len(pairs))
+    source[every, source_ends] = Tokenizer.eos_id
+    target[every, target_ends] = Tokenizer.eos_id
+    return Batch(source, target_in, target, np.asarray(rows, dtype=np.int64))
+
+
+def _pad(sequences: list[Ids]) -> tuple[IntArray, IntArray]:
+    """The ids with at least one padding after each: (B, longest + 1); where each ends: (B,)."""
+    ends = np.array([len(ids) for ids in sequences], dtype=np.int64)
+    width = int(ends.max(initial=0)) + 1
+    padded = np.full((len(sequences), width), Tokenizer.pad_id, dtype=np.int64)
+    if sequences:
+        padded[np.arange(width) < ends[:, None]] = np.concatenate(sequences)
+    return padded, ends
+
+
+def batches(
+    store: CorpusStore, max_tokens: int, seed: int, epoch: int, start: int = 0
+) -> Iterator[Batch]:
+    """The batches of one epoch; `start` leaves out that many, as one who resumes needs it."""
+    if start < 0:
+        raise ValueError("start must not be negative")
+    plan = plan_batches(store.source_lengths, store.target_lengths, max_tokens, seed, epoch)
+    for rows in plan[start:]:
+        yield collate(store, rows)

@@ -1,0 +1,153 @@
+"""A prepared folder as a thing: what it was made from, what is in it, whether it is complete."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.config import DataConfig
+from dragoman.corpus.pairs import Pair, read_parallel, read_table
+from dragoman.errors import UserError
+from dragoman.text.lines import ErrorPolicy
+
+TOKENIZER, TRAIN, VALID, VALID_TEXT, REPORT, COMPLETE = (
+    "tokenizer.model",
+    "train.arrow",
+    "valid.arrow",
+    "valid.jsonl",
+    "report.json",
+    "prepared.json",
+)
+FILES = (TOKENIZER, TRAIN, VALID, VALID_TEXT, REPORT)
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusFiles:
+    """Where pairs come from: two files aligned by line, or one table (.tsv, .jsonl)."""
+
+    source_language: str
+    target_language: str
+    source: Path | None = None
+    target: Path | None = None
+    table: Path | None = None
+    valid_source: Path | None = None
+    valid_target: Path | None = None
+    tokenizer: Path | None = None
+    errors: ErrorPolicy = "strict"
+
+    def paths(self) -> dict[str, Path]:
+        """The files that are given, by what they are."""
+        named = {
+            "source": self.source,
+            "target": self.target,
+            "table": self.table,
+            "valid_source": self.valid_source,
+            "valid_target": self.valid_target,
+            "tokenizer": self.tokenizer,
+        }
+        return {name: path for name, path in named.items() if path is not None}
+
+    def pairs(self) -> Iterator[Pair]:
+        """The pairs as they stand in the files. Raises UserError."""
+        if self.table is not None:
+            return read_table(self.table, self.errors)
+        if self.source is None or self.target is None:
+            raise UserError(
+                "no pairs to train on", "give --source and --target, or --data with both sides"
+            )
+        return read_parallel(self.source, self.target, self.errors)
+
+    def validation(self) -> Iterator[Pair] | None:
+        """The given validation pairs, None where there are none. Raises UserError."""
+        if self.valid_source is None and self.valid_target is None:
+            return None
+        if self.valid_source is None or self.valid_target is None:
+            raise UserError("validation data needs both --valid-source and --valid-target")
+        return read_parallel(self.valid_source, self.valid_target, self.errors)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCorpus:
+    """A prepared folder.
+
+    `inputs` are the names of the files it was made from, `pairs` counts what cleaning kept,
+    `report` is text for a person.
+    """
+
+    folder: Path
+    source_language: str
+    target_language: str
+    inputs: list[str]
+    pairs: int
+    training_pairs: int
+    validation_pairs: int
+    data: DataConfig
+    report: str
+    reused: bool = True
+
+
+def load_prepared(folder: Path) -> PreparedCorpus:
+    """Open a prepared folder. Raises UserError when it is none or not complete."""
+    record = read_record(folder)
+    if record is None:
+        what = "no such folder" if not folder.is_dir() else "not a completely prepared corpus"
+        raise UserError(f"{folder}: {what}", "make it with: dragoman prepare")
+    return from_record(folder, record)
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """What `prepared.json` says; None when the folder is not complete or of another version."""
+    try:
+        record: dict[str, Any] = json.loads((folder / COMPLETE).read_text(encoding="utf-8"))
+        whole = record["version"] == VERSION and all((folder / n).is_file() for n in FILES)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return record if whole else None
+
+
+def from_record(folder: Path, record: dict[str, Any]) -> PreparedCorpus:
+    """The corpus that a record tells of. Raises UserError for a damaged one."""
+    try:
+        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))["text"]
+        source_language, target_language = record["languages"]
+        return PreparedCorpus(
+            folder,
+            source_language,
+            target_language,
+            [Path(item["path"]).name for item in record["inputs"] if item["name"] != "tokenizer"],
+            record["pairs"],
+            record["training_pairs"],
+            record["validation_pairs"],
+            DataConfig.model_validate(record["data"]),
+            report,
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder / COMPLETE}: damaged: {error}", "delete the folder and prepare it again"
+        ) from None
+
+
+def fingerprint(name: str, path: Path) -> dict[str, Any]:
+    """What a file is and its digest; a pipe can be read only once and has none."""
+    entry: dict[str, Any] = {"name": name, "path": str(path), "sha256": None}
+    if path.is_file():
+        with _open_errors(path), path.open("rb") as stream:
+            entry["sha256"] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return entry
+
+
+def is_same_file(old: dict[str, Any], new: dict[str, Any]) -> bool:
+    """Whether two fingerprints are of one content in one role."""
+    return new["sha256"] is not None and all(old[key] == new[key] for key in ("name", "sha256"))
+
+
+@contextmanager
+def _open_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None

@@ -1,0 +1,385 @@
+"""Subwords that lose nothing: sentencepiece byte-pair encoding with bytes to fall back on.
+
+The text that is encoded is the text that `dragoman.text.protect` has masked: a protected span is a
+slot character, which is one subword of its own, and a character that only looks like a slot is
+written behind `ESCAPE`. One space goes in front before encoding and comes off after decoding, so
+that a word has the same subwords at the start of a text as within it.
+"""
+
+import io
+import itertools
+import math
+import os
+import random
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import sentencepiece
+
+from dragoman.errors import UserError
+from dragoman.text.lines import atomic_write
+from dragoman.text.protect import ESCAPE, SLOTS, mask_pair, mask_spans, unmask
+
+_SPACE = "\u2581"  # what sentencepiece writes for a space
+# An escaped character, a lone escape and sentencepiece's own space sign: spelled in bytes.
+_LITERAL = re.compile(f"({ESCAPE}[{''.join(SLOTS)}{_SPACE}{ESCAPE}]?|{_SPACE})")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# What has no place in a training text; sentencepiece would misread it, or leave out the whole text.
+_UNTRAINABLE = re.compile(f"{_LITERAL.pattern}|[\0\u2585\ud800-\udfff]")
+# sentencepiece's trainer aborts on a word of 65,536 characters and leaves out a text longer than
+# its limit: longer texts are cut before it sees them.
+_CHUNK = 1000
+_RESERVED = 4 + len(SLOTS) + 256  # pad, unk, bos, eos, the slots, the bytes
+_SMALLEST_VOCABULARY = 300
+_LARGEST_FILE = 256 * 2**20
+_THREADS = min(8, os.cpu_count() or 1)
+_THREADED_BATCH = 256  # texts from which on threads pay for their start
+_PROBE = f"{SLOTS[0]}  \u00c5\u212b\ufb01\u3000\u00a0\n\t Dragoman 123 \U0001f600\0{SLOTS[-1]} "
+
+_seed_lock = threading.Lock()
+sentencepiece.set_min_log_level(3)
+
+
+class Tokenizer:
+    """Text to subword ids and back, without loss.
+
+    `decode(encode(text)) == text` for every text without lone surrogates, and `encode` never gives
+    `unk_id`. An instance may be used by several threads at once.
+
+    Args:
+        model: a serialized sentencepiece model, as `to_bytes` gives it.
+
+    Raises:
+        UserError: `model` is not a whole model of Dragoman's own making.
+    """
+
+    pad_id = 0
+    unk_id = 1
+    bos_id = 2
+    eos_id = 3
+
+    def __init__(self, model: bytes) -> None:
+        self._model = model
+        self._processor = _open_model(model)
+        self.vocabulary_size: int = self._processor.get_piece_size()
+        """The number of ids: those that `encode` gives are below it."""
+        try:
+            self._bytes = [self._piece_bytes(number) for number in range(self.vocabulary_size)]
+            self._byte_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in range(256)]
+            sound = self._is_sound()
+        except ValueError:  # a piece that is not UTF-8, or not what its kind says
+            sound = False
+        if not sound:
+            raise UserError(
+                "not a tokenizer of Dragoman, or a damaged one",
+                "it must be the tokenizer.model of a folder that Dragoman wrote",
+            )
+
+    @classmethod
+    def from_bytes(cls, model: bytes) -> "Tokenizer":
+        """Opens what `to_bytes` gave; `UserError` if it is anything else."""
+        return cls(model)
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """Opens a tokenizer file; `UserError` names the file if it cannot be read or is damaged."""
+        try:
+            with path.open("rb") as stream:
+                model = stream.read(_LARGEST_FILE + 1)
+        except OSError as error:
+            raise UserError(f"{path}: cannot read the tokenizer: {error.strerror}") from error
+        try:
+            return cls(model)
+        except UserError as error:
+            raise UserError(f"{path}: {error.message}", error.hint) from error
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        vocabulary_size: int,
+        character_coverage: float = 0.9999,
+        seed: int = 0,
+        max_sentences: int = 2_000_000,
+    ) -> "Tokenizer":
+        """Trains byte-pair encoding on texts as people wrote them: they are masked here.
+
+        Args:
+            texts: both languages; read once; blank ones count for nothing.
+            vocabulary_size: the most ids wanted. Fewer come of data that supports fewer, and where
+                the characters alone would fill the vocabulary the rare ones are left to bytes.
+            character_coverage: the share of the running text whose characters get an id each,
+                0.98 to 1.0; the remaining, rarest ones are spelled in bytes.
+            seed: picks the sample when there are more than `max_sentences` texts.
+            max_sentences: how many texts to learn from at most; memory grows with this only.
+
+        Raises:
+            UserError: no text, a vocabulary too small for the bytes and the slots, or a coverage
+                out of range.
+        """
+        if vocabulary_size < _SMALLEST_VOCABULARY:
+            raise UserError(
+                f"a vocabulary of {vocabulary_size} is too small: "
+                f"the least is {_SMALLEST_VOCABULARY}",
+                "set data.vocabulary_size higher",
+            )
+        if not 0.98 <= character_coverage <= 1.0:
+            raise UserError(
+                f"a character coverage of {character_coverage} is out of range",
+                "set data.character_coverage between 0.98 and 1.0",
+            )
+        sample = _sample((text for text in texts if text.strip()), max_sentences, seed)
+        if not sample:
+            raise UserError(
+                "there is no text to train a tokenizer on",
+                "every line is blank, or the cleaning dropped every pair",
+            )
+        prepared = list(itertools.chain.from_iterable(map(_training_texts, sample)))
+        try:
+            return cls(_train_model(prepared, vocabulary_size, character_coverage))
+        except RuntimeError as error:
+            if "Vocabulary size is smaller than required_chars" not in str(error):
+                raise
+        # The characters alone overflow the vocabulary: half of it for them, half for merges.
+        frequent = _without_rare(prepared, (vocabulary_size - _RESERVED) // 2)
+        return cls(_train_model(frequent, vocabulary_size, 1.0))
+
+    def save(self, path: Path) -> None:
+        """Writes the model to a file, whole or not at all."""
+        with atomic_write(path) as stream:
+            stream.write(self._model)
+
+    def to_bytes(self) -> bytes:
+        """The serialized sentencepiece model: what `save` writes."""
+        return self._model
+
+    def encode(self, text: str, sample: float = 0.0, seed: int | None = None) -> list[int]:
+        """The ids of a masked text, without bos and eos; the empty text has none.
+
+        Args:
+            text: slot characters in it become slots; `ESCAPE` and what it escapes become bytes.
+            sample: the probability of leaving out a merge (BPE-dropout, arXiv 1910.13267).
+            seed: makes `sample` repeat itself; calls without one give something else each time,
+                unless a call with a seed went before, from which they go on.
+
+        Raises:
+            UserError: the text holds a lone surrogate, which is no character.
+        """
+        return self.encode_batch([text], sample, seed)[0]
+
+    def encode_batch(
+        self, texts: Sequence[str], sample: float = 0.0, seed: int | None = None
+    ) -> list[list[int]]:
+        """`encode` for many texts, in threads when they are many and `sample` is 0.
+
+        A seed is for the whole batch: two equal texts of it are cut differently.
+        """
+        parts: list[str] = []  # what sentencepiece encodes, all in one call
+        cut: dict[int, list[str]] = {}  # row -> its pieces, literal characters at odd places
+        for row, text in enumerate(texts):
+            if _LITERAL.search(text):
+                cut[row] = _LITERAL.split(" " + text)
+                parts.extend(cut[row][::2])
+            else:
+                parts.append(" " + text if text else text)
+        encoded = self._encode_parts(parts, sample, seed)
+        if not cut:
+            return encoded
+        supply = iter(encoded)
+        return [
+            self._join(cut[row], supply) if row in cut else next(supply)
+            for row in range(len(texts))
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The masked text of the ids; pad, bos and eos are passed over wherever they stand.
+
+        Bytes that are not UTF-8, which a model may well produce, become U+FFFD.
+
+        Raises:
+            ValueError: an id outside of the vocabulary.
+        """
+        if len(ids) and not 0 <= min(ids) <= max(ids) < self.vocabulary_size:
+            raise ValueError(f"ids outside of 0..{self.vocabulary_size - 1}")
+        table = self._bytes
+        text = b"".join([table[number] for number in ids]).decode("utf-8", errors="replace")
+        return text.removeprefix(" ")
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """One printable string for each id, for display: `▁` is a space, `⟨1⟩` the first slot."""
+        return [self._display(int(number)) for number in ids]
+
+    def encode_source(self, text: str) -> tuple[list[int], list[str]]:
+        """Masks a source text and encodes it: its ids and the spans that its slots stand for."""
+        masked = mask_spans(text)
+        return self.encode(masked.text), masked.spans
+
+    def encode_pair(self, source: str, target: str) -> tuple[list[int], list[int]]:
+        """Masks a training pair with slots that both sides share and encodes it."""
+        return self.encode_pairs([(source, target)])[0]
+
+    def encode_pairs(self, pairs: Iterable[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
+        """`encode_pair` for many (source, target), about twice as fast."""
+        masked = itertools.chain.from_iterable(mask_pair(*pair) for pair in pairs)
+        encoded = iter(self.encode_batch([text for text, _ in masked]))
+        return list(zip(encoded, encoded, strict=True))
+
+    def decode_target(self, ids: Sequence[int], spans: Sequence[str]) -> str:
+        """The text of a translation, its slots replaced by the spans of its source."""
+        return unmask(self.decode(ids), list(spans))
+
+    def _encode_parts(self, parts: list[str], sample: float, seed: int | None) -> list[list[int]]:
+        try:
+            if sample <= 0:
+                threads = _THREADS if len(parts) >= _THREADED_BATCH else 1
+                plain: list[list[int]] = self._processor.encode(
+                    parts, out_type=int, num_threads=threads
+                )
+                return plain
+            # The seed belongs to the process: nobody else may set it before it is used.
+            with nullcontext() if seed is None else _seed_lock:
+                if seed is not None:
+                    sentencepiece.set_random_generator_seed(seed & 0x7FFFFFFF)
+                sampled: list[list[int]] = self._processor.encode(
+                    parts,
+                    out_type=int,
+                    num_threads=1,
+                    enable_sampling=True,
+                    nbest_size=-1,
+                    alpha=sample,
+                )
+                return sampled
+        except (RuntimeError, TypeError, UnicodeError):
+            _refuse_surrogates(parts)
+            raise
+
+    def _join(self, parts: list[str], supply: Iterator[list[int]]) -> list[int]:
+        ids: list[int] = []
+        for place, part in enumerate(parts):
+            if place % 2:
+                ids.extend(self._byte_ids[byte] for byte in part.encode())
+            else:
+                ids.extend(next(supply))
+        return ids
+
+    def _piece_bytes(self, number: int) -> bytes:
+        if self._processor.is_control(number):
+            return b""
+        piece = self._processor.id_to_piece(number)
+        if self._processor.is_unknown(number):
+            return "\ufffd".encode()
+        if self._processor.is_byte(number):
+            return bytes([int(piece[1:-1], 16)])
+        return piece.replace(_SPACE, " ").encode()
+
+    def _display(self, number: int) -> str:
+        piece: str = self._processor.id_to_piece(number)
+        if piece in SLOTS:
+            return f"⟨{SLOTS.index(piece) + 1}⟩"
+        if piece.isprintable():
+            return piece
+        return "".join(
+            character if character.isprintable() else ascii(character)[1:-1] for character in piece
+        )
+
+    def _is_sound(self) -> bool:
+        processor = self._processor
+        special = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
+        needed = [*self._byte_ids, *(processor.piece_to_id(slot) for slot in SLOTS)]
+        return (
+            special == (self.pad_id, self.unk_id, self.bos_id, self.eos_id)
+            and self.unk_id not in needed
+            and self.decode(self.encode(_PROBE)) == _PROBE
+        )
+
+
+def _open_model(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    try:
+        # sentencepiece takes nothing at all for a model and complains on the terminal later.
+        if not 0 < len(model) <= _LARGEST_FILE:
+            raise ValueError(f"{len(model)} bytes")
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, ValueError) as error:
+        raise UserError(
+            "not a tokenizer, or a damaged one", "copy or train the model folder again"
+        ) from error
+
+
+def _refuse_surrogates(texts: Iterable[str]) -> None:
+    for text in texts:
+        found = _SURROGATE.search(text)
+        if found:
+            raise UserError(
+                f"the text holds a lone surrogate (U+{ord(found[0]):04X}), which is no character",
+                "it was damaged before it came here, often by cutting a JSON string",
+            )
+
+
+def _sample(texts: Iterable[str], size: int, seed: int) -> list[str]:
+    """A uniform sample in one pass (Li 1994, "Algorithm L", ACM TOMS 20(4))."""
+    if size < 1:
+        raise ValueError("a sample has at least one text")
+    supply = iter(texts)
+    kept = list(itertools.islice(supply, size))
+    chance = random.Random(seed)
+    weight = 1.0
+    while True:
+        # 1 - random() lies in (0, 1], so it has a logarithm; a weight of 1 would have none.
+        weight *= math.exp(math.log(1.0 - chance.random()) / size)
+        weight = min(weight, 1.0 - 2**-53)
+        skip = math.log(1.0 - chance.random()) / math.log1p(-weight)
+        text = next(itertools.islice(supply, int(min(skip, 2**62)), None), None)
+        if text is None:
+            return kept
+        kept[chance.randrange(size)] = text
+
+
+def _training_texts(text: str) -> Iterator[str]:
+    masked = _UNTRAINABLE.sub(" ", mask_spans(text).text)
+    for start in range(0, len(masked), _CHUNK):
+        yield " " + masked[start : start + _CHUNK]
+
+
+def _train_model(texts: list[str], vocabulary_size: int, character_coverage: float) -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts),
+        model_writer=model,
+        vocab_size=vocabulary_size,
+        character_coverage=character_coverage,
+        required_chars=_SPACE,  # left to bytes, a space would come back as U+2581
+        model_type="bpe",
+        normalization_rule_name="identity",
+        add_dummy_prefix=False,
+        remove_extra_whitespaces=False,
+        byte_fallback=True,
+        split_digits=True,
+        user_defined_symbols=list(SLOTS),
+        hard_vocab_limit=False,
+        max_sentence_length=8 * _CHUNK,
+        pad_id=Tokenizer.pad_id,
+        unk_id=Tokenizer.unk_id,
+        bos_id=Tokenizer.bos_id,
+        eos_id=Tokenizer.eos_id,
+        num_threads=2,
+        minloglevel=3,
+    )
+    return model.getvalue()
+
+
+def _without_rare(texts: list[str], characters: int) -> list[str]:
+    """The texts with all but the `characters` most frequent characters hidden behind a slot.
+
+    A slot takes no part in merges, and sentencepiece itself covers no less than 98%.
+    """
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(text)
+    for kept in (" ", *SLOTS):
+        del counts[kept]
+    rare = {ord(character): SLOTS[0] for character, _ in counts.most_common()[characters:]}
+    return [text.translate(rare) for text in texts]

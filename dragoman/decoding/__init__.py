@@ -1,0 +1,1 @@
+"""Search, translation and scoring (section 6.1)."""

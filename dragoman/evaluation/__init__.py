@@ -1,0 +1,1 @@
+"""Scores that can be repeated: BLEU and chrF with their signatures, placeholder survival."""

@@ -1,0 +1,125 @@
+"""Attention: scaled dot-product (section 3.2.1) and multi-head (section 3.2.2).
+
+Shapes: B batch, H heads, Q queries, M keys and values, K d_k, W d_v, D d_model.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dragoman.model.layers import Linear, dropout
+
+# On a CPU two batched matrix products beat the fused kernel up to about this many scores a head,
+# above it the fused kernel's O(n) memory wins (measured: benchmarks/README.md).
+_EXPLICIT_SCORES = 128 * 128
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    dropout_rate: float = 0.0,
+    return_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(Q K^T / sqrt(d_k)) V, Equation 1.
+
+    query (..., Q, K), key (..., M, K), value (..., M, W); mask, broadcast to (..., Q, M), is True
+    where a query may attend. A query that may attend to nothing gets zeros. Returns (..., Q, W),
+    and with return_weights also the weights (..., Q, M), before dropout.
+    """
+    if not return_weights and not _explicit_is_faster(query, key):
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout_rate
+        )
+    scores = query @ key.transpose(-2, -1)
+    scale = 1.0 / math.sqrt(query.shape[-1])
+    if mask is None:
+        weights = (scores * scale).softmax(dim=-1)
+    else:
+        sees = mask.any(dim=-1, keepdim=True)
+        blind = not bool(sees.all())
+        # A row of nothing but -inf would give NaN, and NaN gradients: it is zeroed afterwards.
+        hidden = ~mask & sees if blind else ~mask
+        bias = torch.zeros_like(mask, dtype=scores.dtype).masked_fill_(hidden, -math.inf)
+        weights = torch.add(bias, scores, alpha=scale).softmax(dim=-1)
+        if blind:
+            weights = weights.masked_fill(~sees, 0.0)
+    output = dropout(weights, dropout_rate) @ value
+    return (output, weights) if return_weights else output
+
+
+def _explicit_is_faster(query: Tensor, key: Tensor) -> bool:
+    return query.device.type == "cpu" and query.shape[-2] * key.shape[-2] <= _EXPLICIT_SCORES
+
+
+class MultiHeadAttention(nn.Module):
+    """Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
+
+    The three input projections of all heads are the rows of one matrix, [W^Q; W^K; W^V], so that
+    self-attention takes one matrix product. No biases, as the paper writes it.
+    """
+
+    def __init__(self, d_model: int, heads: int, d_k: int, d_v: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.heads, self.d_k, self.d_v = heads, d_k, d_v
+        self.dropout_rate = dropout_rate
+        self.in_projection = Linear(d_model, heads * (2 * d_k + d_v), bias=False)
+        self.out_projection = Linear(heads * d_v, d_model, bias=False)
+
+    def project_self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the same positions: (B, Q, D) -> three of (B, H, Q, .)."""
+        projected = self.in_projection(x)
+        if self.d_k == self.d_v:
+            # One copy to (3, B, H, Q, K) costs less than three on the way into the products.
+            parts = projected.unflatten(-1, (3, self.heads, self.d_k)).permute(2, 0, 3, 1, 4)
+            query, key, value = parts.contiguous().unbind(0)
+            return query, key, value
+        widths = [self.heads * self.d_k, self.heads * self.d_k, self.heads * self.d_v]
+        query, key, value = projected.split(widths, dim=-1)
+        return self._split_heads(query), self._split_heads(key), self._split_heads(value)
+
+    def project_query(self, x: Tensor) -> Tensor:
+        """(B, Q, D) -> (B, H, Q, K)."""
+        weight = self.in_projection.weight[: self.heads * self.d_k]
+        return self._split_heads(functional.linear(x, weight.to(x.dtype)))
+
+    def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the encoder's output: (B, S, D) -> (B, H, S, K), (B, H, S, W)."""
+        weight = self.in_projection.weight[self.heads * self.d_k :]
+        projected = functional.linear(memory, weight.to(memory.dtype))
+        if self.d_k == self.d_v:
+            parts = projected.unflatten(-1, (2, self.heads, self.d_k)).permute(2, 0, 3, 1, 4)
+            key, value = parts.contiguous().unbind(0)
+            return key, value
+        key, value = projected.split([self.heads * self.d_k, self.heads * self.d_v], dim=-1)
+        return self._split_heads(key), self._split_heads(value)
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, maps: list[Tensor] | None
+    ) -> Tensor:
+        """Attention of every head, then W^O; the weights are appended to maps when it is a list."""
+        rate = self.dropout_rate if self.training else 0.0
+        if maps is None:
+            output = attention(query, key, value, mask, dropout_rate=rate)
+        else:
+            output, weights = attention(
+                query, key, value, mask, dropout_rate=rate, return_weights=True
+            )
+            maps.append(weights)
+        assert isinstance(output, Tensor)
+        # (B, H, Q, W) -> (B, Q, H * W)
+        joined = output.transpose(1, 2).flatten(2)
+        return self.out_projection(joined)
+
+    def _split_heads(self, x: Tensor) -> Tensor:
+        # (B, Q, H * K) -> (B, H, Q, K)
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def causal_mask(length: int, device: torch.device) -> Tensor:
+    """(1, 1, T, T), True where target position i may attend to j: j <= i (section 3.2.3)."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()[None, None]

@@ -1,0 +1,121 @@
+"""A model is a folder: model.safetensors, config.toml, tokenizer.model, README.md."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from dragoman.config import Config, config_from_toml, config_to_toml
+from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.errors import UserError
+from dragoman.model.transformer import Transformer
+from dragoman.text.lines import atomic_write
+
+WEIGHTS, SETTINGS, TOKENIZER, CARD = (
+    "model.safetensors",
+    "config.toml",
+    "tokenizer.model",
+    "README.md",
+)
+
+_SHOWN = 20  # wrong weights in an error message
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model folder in memory."""
+
+    config: Config
+    tokenizer: Tokenizer
+    model: Transformer
+
+
+def save_model(
+    folder: Path, config: Config, tokenizer: Tokenizer, weights: dict[str, Tensor], card: str
+) -> None:
+    """Write a self-contained model folder; weights last, since they make it one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    contents = (
+        (SETTINGS, config_to_toml(config).encode()),
+        (TOKENIZER, tokenizer.to_bytes()),
+        (CARD, card.encode()),
+        (WEIGHTS, save(plain)),
+    )
+    for name, content in contents:
+        with atomic_write(folder / name) as stream:
+            stream.write(content)
+
+
+def load_model(folder: Path, device: torch.device | None = None) -> LoadedModel:
+    """Read a model folder, in evaluation mode. Raises UserError naming what is wrong with it."""
+    missing = [name for name in (WEIGHTS, SETTINGS, TOKENIZER) if not (folder / name).is_file()]
+    if missing:
+        what = (
+            "no such folder" if not folder.is_dir() else f"no model: {', '.join(missing)} missing"
+        )
+        raise UserError(f"{folder}: {what}", "name a folder that 'dragoman train' has written")
+    config = read_config(folder)
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    with torch.device("meta"):  # shapes without memory: the settings may be those of a giant
+        expected = Transformer(config.model, tokenizer.vocabulary_size).state_dict()
+    check_weights(expected, folder / WEIGHTS)
+    model = Transformer(config.model, tokenizer.vocabulary_size)
+    load_weights(model, folder / WEIGHTS)
+    return LoadedModel(config, tokenizer, model.to(device or torch.device("cpu")).eval())
+
+
+def read_config(folder: Path) -> Config:
+    """The resolved configuration of a model folder. Raises UserError."""
+    path = folder / SETTINGS
+    try:
+        return config_from_toml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+
+
+def check_weights(expected: dict[str, Tensor], path: Path) -> None:
+    """Compare a safetensors file's names and shapes. Raises UserError naming what is wrong."""
+    found: dict[str, tuple[int, ...]] = {}
+    wrong = []
+    try:
+        with safe_open(path, framework="pt") as stream:
+            for name in stream.keys():  # noqa: SIM118 (no mapping)
+                part = stream.get_slice(name)
+                found[name] = tuple(part.get_shape())
+                if part.get_dtype() not in ("F16", "BF16", "F32", "F64"):
+                    wrong.append(f"{name} is of type {part.get_dtype()}")
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: damaged or no safetensors file: {error}") from None
+    wrong += [f"{name} is missing" for name in expected.keys() - found.keys()]
+    wrong += [f"{name} is unknown" for name in found.keys() - expected.keys()]
+    wrong += [
+        f"{name} is {found[name]}, not {tuple(tensor.shape)}"
+        for name, tensor in expected.items()
+        if name in found and found[name] != tuple(tensor.shape)
+    ]
+    if wrong:
+        more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        raise UserError(
+            f"{path}: the weights do not fit the configuration: "
+            f"{'; '.join(sorted(wrong, key=_by_importance)[:_SHOWN])}{more}",
+            "config.toml, tokenizer.model and model.safetensors must be of one model",
+        )
+
+
+def _by_importance(problem: str) -> tuple[bool, str]:
+    # The embedding is in every model: it tells at once of another tokenizer or another width.
+    return not problem.startswith("embedding."), problem
+
+
+def load_weights(model: Transformer, path: Path) -> None:
+    """Fill a model from a safetensors file that `check_weights` found right. Raises UserError."""
+    try:
+        model.load_state_dict(load_file(path))
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path}: damaged or no safetensors file: {error}") from None
+    if not all(bool(weight.isfinite().all()) for weight in model.state_dict().values()):
+        raise UserError(f"{path}: holds weights that are not finite numbers")

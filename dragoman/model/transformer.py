@@ -1,0 +1,200 @@
+"""Encoder, decoder and the whole Transformer (section 3.1, Figure 1).
+
+Shapes: B batch, S source, T target, D d_model, V vocabulary, H heads, N beams of a sentence.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.config import ModelConfig
+from dragoman.model.attention import MultiHeadAttention, causal_mask
+from dragoman.model.cache import DecoderCache, LayerCache
+from dragoman.model.embedding import Embedding
+from dragoman.model.layers import FeedForward, LayerNorm, Residual
+
+PAD = 0
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Attention weights by layer, each (B, H, queries, keys)."""
+
+    encoder: list[Tensor]
+    decoder: list[Tensor]
+    cross: list[Tensor]
+
+
+def make_attention(config: ModelConfig) -> MultiHeadAttention:
+    """Multi-head attention of the configuration's sizes."""
+    return MultiHeadAttention(
+        config.d_model, config.heads, config.key_width, config.value_width, config.attention_dropout
+    )
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward; also a decoder-only layer when its mask is causal."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        pre = config.norm == "pre"
+        self.self_attention = make_attention(config)
+        self.self_residual = Residual(config.d_model, config.dropout, pre)
+        self.feed_forward = FeedForward(config.d_model, config.d_ff, config.activation_dropout)
+        self.feed_forward_residual = Residual(config.d_model, config.dropout, pre)
+
+    def forward(self, x: Tensor, mask: Tensor | None, maps: list[Tensor] | None = None) -> Tensor:
+        """(B, S, D) -> (B, S, D); mask (B or 1, 1, S or 1, S)."""
+        query, key, value = self.self_attention.project_self(self.self_residual.before(x))
+        attended = self.self_attention.attend(query, key, value, mask, maps)
+        x = self.self_residual.after(x, attended)
+        transformed = self.feed_forward(self.feed_forward_residual.before(x))
+        return self.feed_forward_residual.after(x, transformed)
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention over the memory, feed-forward."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        pre = config.norm == "pre"
+        self.self_attention = make_attention(config)
+        self.self_residual = Residual(config.d_model, config.dropout, pre)
+        self.cross_attention = make_attention(config)
+        self.cross_residual = Residual(config.d_model, config.dropout, pre)
+        self.feed_forward = FeedForward(config.d_model, config.d_ff, config.activation_dropout)
+        self.feed_forward_residual = Residual(config.d_model, config.dropout, pre)
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: LayerCache,
+        self_mask: Tensor,
+        source_mask: Tensor | None,
+        cached: bool = False,
+        maps: AttentionMaps | None = None,
+    ) -> Tensor:
+        """(B, T, D) -> (B, T, D); cached: x is one step and attends to all steps before it."""
+        query, key, value = self.self_attention.project_self(self.self_residual.before(x))
+        if cached:
+            key, value = memory.append(key, value)
+        attended = self.self_attention.attend(
+            query, key, value, self_mask, maps.decoder if maps else None
+        )
+        x = self.self_residual.after(x, attended)
+        query = self.cross_attention.project_query(self.cross_residual.before(x))
+        attended = self.cross_attention.attend(
+            query,
+            memory.memory_key,
+            memory.memory_value,
+            source_mask,
+            maps.cross if maps else None,
+        )
+        x = self.cross_residual.after(x, attended)
+        transformed = self.feed_forward(self.feed_forward_residual.before(x))
+        return self.feed_forward_residual.after(x, transformed)
+
+
+def final_norm(config: ModelConfig) -> nn.Module:
+    """Pre-norm stacks end with a normalization of their own; the paper's need none."""
+    return LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+
+
+class Transformer(nn.Module):
+    """The encoder-decoder of Figure 1, for token ids padded with 0.
+
+    Masks are made here from the ids. One embedding matrix serves source, target and output
+    (section 3.4).
+    """
+
+    def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
+        super().__init__()
+        self.config = config
+        self.vocabulary_size = vocabulary_size
+        self.embedding = make_embedding(config, vocabulary_size)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.encoder_norm = final_norm(config)
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
+        self.decoder_norm = final_norm(config)
+
+    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
+        """Teacher-forced logits: (B, S), (B, T) -> (B, T, V)."""
+        return self.logits(self.hidden(source, target_in))
+
+    def hidden(self, source: Tensor, target_in: Tensor) -> Tensor:
+        """What the output layer reads: (B, S), (B, T) -> (B, T, D)."""
+        return self.decode(target_in, self.encode(source), source)
+
+    def encode(self, source: Tensor, maps: AttentionMaps | None = None) -> Tensor:
+        """(B, S) -> memory (B, S, D)."""
+        mask = padding_mask(source)
+        x = self.embedding(source)
+        for layer in self.encoder:
+            x = layer(x, mask, maps.encoder if maps else None)
+        memory: Tensor = self.encoder_norm(x)
+        return memory
+
+    def decode(
+        self, target_in: Tensor, memory: Tensor, source: Tensor, maps: AttentionMaps | None = None
+    ) -> Tensor:
+        """Teacher-forced decoder states: (B, T), (B, S, D), (B, S) -> (B, T, D)."""
+        mask = causal_mask(target_in.shape[1], target_in.device)
+        source_mask = padding_mask(source)
+        x = self.embedding(target_in)
+        for layer in self.decoder:
+            cache = LayerCache(*layer.cross_attention.project_memory(memory))
+            x = layer(x, cache, mask, source_mask, maps=maps)
+        states: Tensor = self.decoder_norm(x)
+        return states
+
+    def start(self, memory: Tensor, source: Tensor, beams: int) -> DecoderCache:
+        """The cache before the first step; the memory's keys and values are computed here, once."""
+        layers = [
+            LayerCache(*layer.cross_attention.project_memory(memory)) for layer in self.decoder
+        ]
+        nothing = torch.zeros(source.shape[0], beams, 0, dtype=torch.bool, device=source.device)
+        return DecoderCache(layers, padding_mask(source), nothing)
+
+    def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
+        """One step of every beam: ids (B, N) -> logits (B, N, V); the cache grows by one step."""
+        x = self.embedding.at(ids, cache.step)
+        mask = cache.advance()
+        for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
+            x = layer(x, layer_cache, mask, cache.source_mask, cached=True)
+        return self.logits(self.decoder_norm(x))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """The tied output layer: (..., D) -> (..., V)."""
+        return self.embedding.logits(hidden)
+
+    @torch.no_grad()
+    def attention_maps(self, source: Tensor, target_in: Tensor) -> AttentionMaps:
+        """The weights of every head for (B, S), (B, T), from the model's own attention."""
+        maps = AttentionMaps([], [], [])
+        self.decode(target_in, self.encode(source, maps), source, maps)
+        return maps
+
+
+def make_embedding(config: ModelConfig, vocabulary_size: int) -> Embedding:
+    """The shared embedding of the configuration's sizes."""
+    return Embedding(
+        vocabulary_size,
+        config.d_model,
+        config.max_positions,
+        config.positions == "learned",
+        config.dropout,
+    )
+
+
+def padding_mask(ids: Tensor) -> Tensor | None:
+    """(B, S) -> (B, 1, 1, S), True where there is a token; None when there is no padding."""
+    mask = ids != PAD
+    if ids.device.type == "cpu" and bool(mask.all()):
+        return None
+    return mask[:, None, None, :]
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Number of trained parameters; a shared matrix counts once."""
+    return sum(parameter.numel() for parameter in model.parameters())

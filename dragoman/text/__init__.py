@@ -1,0 +1,1 @@
+"""Lossless lines, keys for leak checks, sentence segments that rejoin, protected spans."""

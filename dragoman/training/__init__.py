@@ -1,0 +1,1 @@
+"""Loss, schedule, optimizer, trainer, checkpoints, averaging (section 5)."""

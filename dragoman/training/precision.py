@@ -1,0 +1,57 @@
+"""Where to compute and in which precision, by what the machine is measured to do."""
+
+import time
+
+import torch
+
+from dragoman.errors import UserError
+
+# bfloat16 must be this many times as fast as float32 to be worth its rounding.
+_WORTH = 1.5
+
+
+def choose_device(name: str) -> torch.device:
+    """'auto' (a GPU when there is one), 'cpu', 'cuda', 'cuda:1', ... Raises UserError."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"unknown device '{name}'", "use auto, cpu or cuda") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device '{name}' is not supported", "use auto, cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError("this PyTorch sees no GPU", "use --device cpu, or install a CUDA build")
+    return device
+
+
+def choose_precision(name: str, device: torch.device) -> torch.dtype:
+    """The dtype of a training step; 'auto' times a matrix product in both."""
+    if name != "auto":
+        return {"bfloat16": torch.bfloat16, "float32": torch.float32}[name]
+    return torch.bfloat16 if bfloat16_gain(device) >= _WORTH else torch.float32
+
+
+def bfloat16_gain(device: torch.device) -> float:
+    """How many times as fast a bfloat16 matrix product is as a float32 one here."""
+    return matrix_product_rate(device, torch.bfloat16) / matrix_product_rate(device, torch.float32)
+
+
+def matrix_product_rate(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating-point operations a second of a matrix product, the best of a few short tries."""
+    rows, inner, columns = (1024, 512, 1024) if device.type == "cpu" else (8192, 4096, 8192)
+    left = torch.randn(rows, inner, device=device).to(dtype)
+    right = torch.randn(inner, columns, device=device).to(dtype)
+    best = float("inf")
+    for _ in range(6):
+        _synchronize(device)
+        start = time.perf_counter()
+        left @ right
+        _synchronize(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * rows * inner * columns / best
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,364 @@
+"""The commands as a person meets them: files in, lines and folders out, mistakes named."""
+
+import io
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+from dragoman import __version__
+from dragoman.cli import main
+from dragoman.cli.translate import one_line
+from dragoman.config import config_from_toml
+from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.model.folder import save_model
+from dragoman.model.transformer import Transformer
+
+ADJECTIVES = {"red": "rot", "old": "alt", "big": "groß"}
+NOUNS = {"cat": "Katze", "dog": "Hund", "house": "Haus", "tree": "Baum", "bird": "Vogel"}
+VERBS = {"sees": "sieht", "finds": "findet", "draws": "malt"}
+SENTENCES = [
+    (f"the {x} {a} {v} the {b}", f"{ADJECTIVES[x]} {NOUNS[a]} {VERBS[v]} {NOUNS[b]}")
+    for x, a, v, b in itertools.product(ADJECTIVES, NOUNS, VERBS, NOUNS)
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of stdout, which ends at a line end."""
+        *lines, rest = self.out.decode().split("\n")
+        assert rest == ""
+        return lines
+
+
+Dragoman = Callable[..., Outcome]
+
+
+@pytest.fixture
+def dragoman(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> Dragoman:
+    """Runs a command line in this process; its stdin is the bytes given."""
+
+    def run(*arguments: str | Path, stdin: bytes = b"") -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["dragoman", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsysbinary.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        captured = capsysbinary.readouterr()
+        assert isinstance(end.value.code, int)
+        return Outcome(end.value.code, captured.out, captured.err.decode())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of random weights: what it writes is as odd as text can be."""
+    folder = tmp_path_factory.mktemp("models") / "random"
+    settings = """
+source_language = "en"
+target_language = "de"
+[model]
+d_model = 16
+d_ff = 16
+heads = 2
+encoder_layers = 1
+decoder_layers = 1
+[data]
+max_tokens = 30
+[search]
+max_extra_tokens = 3
+"""
+    config = config_from_toml(settings, "settings")
+    texts = list(itertools.chain.from_iterable(SENTENCES))
+    tokenizer = Tokenizer.train(texts, 350)
+    torch.manual_seed(1)
+    network = Transformer(config.model, tokenizer.vocabulary_size)
+    weights = network.state_dict()
+    weights["embedding.weight"] *= 4
+    save_model(folder, config, tokenizer, weights, "# en -> de\n\n## Results\n\nBLEU 0\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with train.en and train.de."""
+    folder = tmp_path_factory.mktemp("corpus")
+    write(folder / "train.en", [source for source, _ in SENTENCES])
+    write(folder / "train.de", [target for _, target in SENTENCES])
+    return folder
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8", newline="\n")
+    return path
+
+
+def files(corpus: Path) -> list[str | Path]:
+    return ["--source", corpus / "train.en", "--target", corpus / "train.de"]
+
+
+ODD = {
+    "empty file": b"",
+    "one blank line": b"\n",
+    "blank between": b"a\n\nb\n",
+    "spaces only": b"  \n\t\n\xc2\xa0\n\xe3\x80\x80\n",
+    "no last newline": b"the cat\nthe dog",
+    "crlf": b"the cat\r\n\r\nthe dog\r\n",
+    "lone cr": b"the\rcat\n\r\nthe dog\r",
+    "line separator": "the\u2028cat\nthe\u2029dog\n".encode(),
+    "next line": "the\x85cat\n\x85\n".encode(),
+    "vertical tab, form feed": b"the\x0bcat\nthe\x0cdog\n\x0c\n\x0b\n",
+    "file separators": b"the\x1ccat\n\x1d\n\x1e\n",
+    "nul": b"the\0cat\n\0\n",
+    "bom": "\ufeffthe cat\nthe \ufeffdog\n\ufeff\n".encode(),
+    "no-break space": "the\u00a0cat\n".encode(),
+    "joiners and marks": "👩\u200d👩\u200d👧 e\u0301 x\u200b\n\u200d\n".encode(),
+    "scripts": "قطة\nแมว\n猫在看狗。\nНТ AUTHORITY\\СИСТЕМА\n".encode(),
+    "slots and escapes": "\U000f0000 \u2581 \U000f00ff\n".encode(),
+    "placeholders": b"Hello {name}, %1$s <b>x</b>\n",
+    "symbols": b"<\n&lt;\n1.\n...\n",
+    "a long line": b"the cat sees the dog. " * 4600 + b"\nthe cat\n",
+    "many lines": b"the cat\n\nthe dog\n" * 1000,
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_as_many_lines_come_out_as_went_in(dragoman: Dragoman, model: Path, name: str) -> None:
+    text = ODD[name]
+    result = dragoman("translate", "--model", model, "--beam", "1", stdin=text)
+    sources = text.decode().removeprefix("\ufeff").split("\n")
+    if sources[-1] == "":
+        sources.pop()
+    assert result.status == 0
+    assert len(result.lines) == len(sources)
+    for source, translation in zip(sources, result.lines, strict=True):
+        if not source.strip():
+            assert not translation.strip()
+    assert b"\r" not in result.out
+
+
+@given(st.text())
+def test_one_line_is_one_line_and_loses_nothing_else(text: str) -> None:
+    line = one_line(text)
+    assert not set(line) & set("\r\n")
+    assert len(line) == len(text)
+    assert all(new in (old, " ") for old, new in zip(text, line, strict=True))
+
+
+def test_several_files_come_out_in_order(dragoman: Dragoman, model: Path, tmp_path: Path) -> None:
+    one = write(tmp_path / "one", ["the cat", "", "the dog"])
+    two = write(tmp_path / "two", ["the red house sees the bird"])
+    both = dragoman("translate", "--model", model, one, two).out
+    parts = [dragoman("translate", "--model", model, path).out for path in (one, two)]
+    texts = ["--text=the cat", "--text=", "--text=the dog", "--text=the red house sees the bird"]
+    assert both == b"".join(parts) == dragoman("translate", "--model", model, *texts).out
+    written = dragoman("translate", "--model", model, one, two, "--output", tmp_path / "out")
+    assert (written.out, (tmp_path / "out").read_bytes()) == (b"", both)
+
+
+def test_the_forms_of_output_tell_the_same(dragoman: Dragoman, model: Path) -> None:
+    command = ("translate", "--model", model, "--text=the cat", "--text=", "--text={x} y")
+    plain = dragoman(*command).lines
+    scored = [line.split("\t", 1) for line in dragoman(*command, "--scores").lines]
+    best = [line.split("\t", 2) for line in dragoman(*command, "--n-best", "3").lines]
+    records = [json.loads(line) for line in dragoman(*command, "--json", "--n-best", "3").lines]
+    assert [text for _, text in scored] == plain
+    assert [one_line(record["text"]) for record in records] == plain
+    assert [number for number, _, _ in best] == ["1", "1", "1", "2", "3", "3", "3"]
+    first = {number: (score, text) for number, score, text in reversed(best)}
+    assert [first[number] for number in "123"] == [tuple(pair) for pair in scored]
+    for record, (score, _) in zip(records, scored, strict=True):
+        assert f"{record['score']:.4f}" == score
+        found = [candidate["score"] for candidate in record["candidates"]]
+        assert found == sorted(found, reverse=True)
+
+
+def test_warnings_name_the_line_on_stderr(dragoman: Dragoman, model: Path) -> None:
+    long = b"the cat sees the dog. " * 20
+    result = dragoman("translate", "--model", model, stdin=b"the cat\n" + long + b"\n")
+    assert len(result.lines) == 2
+    assert "line 2: split into " in result.err
+    assert result.err.splitlines()[0].startswith("line ")
+
+
+def test_invalid_utf8_names_file_line_and_byte(
+    dragoman: Dragoman, model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "latin"
+    path.write_bytes(b"a\nb\ncaf\xe9\n")
+    result = dragoman("translate", "--model", model, path)
+    assert (result.status, result.out) == (2, b"")
+    assert result.err.startswith(f"error: {path}:3: invalid UTF-8 at byte 4 (0xE9)\nhint: ")
+    replaced = dragoman("translate", "--model", model, path, "--errors", "replace")
+    assert (replaced.status, len(replaced.lines)) == (0, 3)
+
+
+def test_a_model_is_refused_for_other_languages(dragoman: Dragoman, model: Path) -> None:
+    text = ("translate", "--model", model, "--text", "x")
+    same = dragoman(*text, "--source-language", "EN", "--target-language", "de")
+    assert same.status == 0
+    for option, code in (("--target-language", "fr"), ("--source-language", "de")):
+        other = dragoman(*text, option, code)
+        assert (other.status, other.out) == (2, b"")
+        assert other.err == f"error: this model is en->de\nhint: it cannot do '{code}'\n"
+
+
+def test_evaluating_a_model_is_evaluating_its_translations(
+    dragoman: Dragoman, model: Path, tmp_path: Path
+) -> None:
+    sources = [f"{source} {{name}}" for source, _ in SENTENCES[:12]]
+    source = write(tmp_path / "test.en", sources)
+    reference = write(tmp_path / "test.de", [f"{target} {{name}}" for _, target in SENTENCES[:12]])
+    kept = tmp_path / "kept.txt"
+    pair = ("--source", source, "--reference", reference)
+    direct = dragoman("evaluate", "--model", model, *pair, "--output", kept)
+    again = dragoman("evaluate", *pair, "--hypotheses", kept)
+    assert direct.status == again.status == 0
+    assert direct.lines[:-1] == again.lines[:-1]
+    assert direct.lines[3].startswith("placeholders kept: ")
+    assert " of 12 (" in direct.lines[3]
+    assert kept.read_bytes() == dragoman("translate", "--model", model, source).out
+    perfect = dragoman("evaluate", "--reference", reference, "--hypotheses", reference, "--json")
+    record = json.loads(perfect.out)
+    assert (round(record["bleu"]), round(record["chrf"]), record["sentences"]) == (100, 100, 12)
+
+
+def test_a_language_picks_the_tokenizer_of_bleu(dragoman: Dragoman, tmp_path: Path) -> None:
+    chinese = write(tmp_path / "test.zh", ["猫看见狗。", "狗看见房子。"])
+    command = ("evaluate", "--hypotheses", chinese, "--reference", chinese)
+    assert b"tok:zh" in dragoman(*command).out
+    assert b"tok:13a" in dragoman(*command, "--target-language", "fr").out
+
+
+def test_scores_are_tab_separated_lines(dragoman: Dragoman, model: Path, corpus: Path) -> None:
+    result = dragoman("score", "--model", model, *files(corpus))
+    rows = [line.split("\t") for line in result.lines]
+    assert len(rows) == len(SENTENCES)
+    tokenizer = Tokenizer.load(model / "tokenizer.model")
+    for (score, log_prob, tokens), (_, target) in zip(rows, SENTENCES, strict=True):
+        count = len(tokenizer.encode(target)) + 1
+        assert int(tokens) == count
+        penalty = ((5 + count) / 6) ** 0.6
+        assert float(score) == pytest.approx(float(log_prob) / penalty, abs=1e-3)
+    assert f"{len(SENTENCES)} pairs, perplexity " in result.err
+
+
+def test_info_adds_up(dragoman: Dragoman, model: Path) -> None:
+    result = dragoman("info", model, "--json")
+    record = json.loads(result.out)
+    parameters = record["parameters"]
+    with safe_open(model / "model.safetensors", framework="pt") as stream:
+        names = list(stream.keys())
+        counts = [stream.get_tensor(name).numel() for name in names]
+    assert parameters.pop("total") == sum(parameters.values()) == sum(counts)
+    assert parameters["embedding"] == record["vocabulary"] * 16
+    assert record["settings"]["model"]["d_model"] == 16
+    text = dragoman("info", model)
+    assert text.out.startswith(b"en -> de, preset ")
+    assert text.out.endswith(b"\nResults\nBLEU 0\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        ("bogus", "No such command 'bogus'", "dragoman --help"),
+        ("train --bogus", "No such option: --bogus", "dragoman train --help"),
+        (
+            "train --source {corpus}/train.en --target {corpus}/train.de",
+            "Missing option '--out'",
+            "",
+        ),
+        ("train --out {new}", "no pairs to train on", "--source and --target"),
+        ("train --source {corpus}/train.en --out {new}", "no pairs to train on", "--data"),
+        ("train --source none.en --target {corpus}/train.de --out {new}", "none.en: no such", ""),
+        ("train {pair} --data x.tsv --out {new}", "--data holds both sides", "either"),
+        ("train {pair} --out {new} --preset smal", "unknown preset 'smal'", "'small'"),
+        ("train {pair} --out {new} --set training.warmup=3", "training.warmup'", "warmup_steps"),
+        ("train {pair} --out {new} --set training.patience=x", "training.patience = 'x'", ""),
+        ("train {pair} --out {new} --set warmup_steps", "no '='", "--set training"),
+        ("train {pair} --out {new} --set preset=tiny", "no setting for --set", "--preset"),
+        ("train {pair} --out {new} --config none.toml", "none.toml: no such file", ""),
+        ("train {pair} --out {new} --budget soon", "--budget soon: not a budget", "10m"),
+        ("train {pair} --out {new} --device tpu", "device", "cpu"),
+        ("train {pair} --out {corpus}", "this folder is not empty", "another --out"),
+        ("train {pair} --out {corpus}/train.en", "is not a folder", ""),
+        ("train {pair} --out {model}", "there is a model in this folder", "another --out"),
+        ("train {pair} --out {new} --resume", "--source, --target would change them", ""),
+        ("train --out {new} --resume", "no training to go on with", "without --resume"),
+        ("train --prepared {corpus} --out {new}", "not a completely prepared corpus", ""),
+        ("train --prepared {corpus} {pair} --out {new}", "--prepared brings data", "leave"),
+        ("prepare {pair} --out {model}", "holds something else", "another --out"),
+        ("translate --text x", "Missing option '--model'", ""),
+        ("translate --model {new} --text x", "no such folder", "dragoman train"),
+        ("translate --model {corpus} --text x", "no model: ", "dragoman train"),
+        ("translate --model {model} none.txt", "none.txt: no such file", ""),
+        ("translate --model {model} --text x none.txt", "--text and files together", ""),
+        ("translate --model {model} --text x --beam 0", "Invalid value for '--beam'", ""),
+        ("evaluate --model {model} --source {corpus}/train.en", "no references", "--reference"),
+        ("evaluate --reference {corpus}/train.de", "nothing to measure", "--hypotheses"),
+        ("score --model {model} --source {corpus}/train.en", "no pairs", "--target"),
+        ("info {corpus}", "no model: ", ""),
+        ("average --out {new}", "which checkpoints?", "--checkpoints DIR"),
+        ("average --out {new} --checkpoints {corpus}", "no checkpoint in this folder", ""),
+    ],
+)
+def test_a_mistake_is_named_and_nothing_is_written(
+    dragoman: Dragoman, model: Path, corpus: Path, tmp_path: Path, arguments: str, message: str,
+    hint: str,
+) -> None:  # fmt: skip
+    pair = "--source {corpus}/train.en --target {corpus}/train.de"
+    line = arguments.replace("{pair}", pair)
+    places = {"model": model, "corpus": corpus, "new": tmp_path / "new"}
+    before = sorted(path for folder in (model, corpus) for path in folder.rglob("*"))
+    result = dragoman(*(word.format_map(places) for word in line.split()))
+    assert (result.status, result.out) == (2, b"")
+    error, *rest = result.err.rstrip("\n").split("\n")
+    assert error.startswith("error: ")
+    assert message in error
+    assert len(rest) <= 1
+    assert hint in "".join(rest)
+    assert not (tmp_path / "new").exists()
+    assert before == sorted(path for folder in (model, corpus) for path in folder.rglob("*"))
+
+
+def test_version_and_help(dragoman: Dragoman) -> None:
+    assert dragoman("--version").out == f"dragoman {__version__}\n".encode()
+    assert dragoman().status == 2
+    text = " ".join(dragoman("train", "--help").out.decode().split())
+    assert "weakest first: preset, --config file, flags, --set" in text
+
+
+@pytest.mark.slow
+def test_a_reader_that_leaves_is_no_mistake(model: Path, tmp_path: Path) -> None:
+    text = write(tmp_path / "text", ["the cat sees the dog"] * 5000)
+    reading, writing = os.pipe()
+    code = "from dragoman.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "translate", "--model", str(model), str(text)],
+        cwd=Path(__file__).resolve().parents[1],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writing)
+    os.close(reading)
+    _, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (1, b"")

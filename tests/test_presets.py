@@ -1,0 +1,113 @@
+"""The published sizes: Table 3 of the paper as settings, its parameter counts, section 5 and 6."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.config import PRESETS, Config, preset_for, resolve_config
+from dragoman.model.transformer import Transformer, parameter_count
+
+VOCABULARY = 37_000
+# Section 6.2, Table 3: what differs from the base model, and millions of parameters where given.
+TABLE_3: list[tuple[str, str, dict[str, dict[str, Any]], float | None]] = [
+    ("base", "paper-base", {}, 65),
+    ("A h=1", "paper-base", {"model": {"heads": 1, "d_k": 512, "d_v": 512}}, None),
+    ("A h=4", "paper-base", {"model": {"heads": 4, "d_k": 128, "d_v": 128}}, None),
+    ("A h=16", "paper-base", {"model": {"heads": 16, "d_k": 32, "d_v": 32}}, None),
+    ("A h=32", "paper-base", {"model": {"heads": 32, "d_k": 16, "d_v": 16}}, None),
+    ("B d_k=16", "paper-base", {"model": {"d_k": 16}}, 58),
+    ("B d_k=32", "paper-base", {"model": {"d_k": 32}}, 60),
+    ("C N=2", "paper-base", {"model": {"encoder_layers": 2, "decoder_layers": 2}}, 36),
+    ("C N=4", "paper-base", {"model": {"encoder_layers": 4, "decoder_layers": 4}}, 50),
+    ("C N=8", "paper-base", {"model": {"encoder_layers": 8, "decoder_layers": 8}}, 80),
+    ("C d=256", "paper-base", {"model": {"d_model": 256, "d_k": 32, "d_v": 32}}, 28),
+    ("C d=1024", "paper-base", {"model": {"d_model": 1024, "d_k": 128, "d_v": 128}}, 168),
+    ("C ff=1024", "paper-base", {"model": {"d_ff": 1024}}, 53),
+    ("C ff=4096", "paper-base", {"model": {"d_ff": 4096}}, 90),
+    ("D drop=0.0", "paper-base", {"model": {"dropout": 0.0}}, None),
+    ("D drop=0.2", "paper-base", {"model": {"dropout": 0.2}}, None),
+    ("D ls=0.0", "paper-base", {"training": {"label_smoothing": 0.0}}, None),
+    ("D ls=0.2", "paper-base", {"training": {"label_smoothing": 0.2}}, None),
+    ("E learned", "paper-base", {"model": {"positions": "learned"}}, None),
+    ("big", "paper-big", {}, 213),
+]
+
+
+def count_parameters(config: Config, vocabulary_size: int) -> int:
+    with torch.device("meta"):  # shapes without memory
+        return parameter_count(Transformer(config.model, vocabulary_size))
+
+
+@pytest.mark.parametrize(("row", "preset", "changes", "millions"), TABLE_3, ids=lambda v: str(v))
+def test_table_3(
+    row: str, preset: str, changes: dict[str, dict[str, Any]], millions: float | None
+) -> None:
+    config = resolve_config(preset, file=changes)
+    for section, settings in changes.items():
+        for name, value in settings.items():
+            assert getattr(getattr(config, section), name) == value
+    count = count_parameters(config, VOCABULARY)
+    # No one vocabulary gives every row; rows that name no count have the base model's, but for the
+    # learned positions.
+    if millions is None:
+        base = count_parameters(resolve_config("paper-base"), VOCABULARY)
+        learned = config.model.max_positions * 512 if row == "E learned" else 0
+        assert count == base + learned
+    else:
+        tolerance = 0.05 if row in ("base", "big") else 0.07
+        assert count == pytest.approx(millions * 1e6, rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("preset", "d_model", "d_ff", "heads", "dropout", "steps", "averaged"),
+    [
+        ("paper-base", 512, 2048, 8, 0.1, 100_000, 5),
+        ("paper-big", 1024, 4096, 16, 0.3, 300_000, 20),
+    ],
+)
+def test_the_published_settings(
+    preset: str, d_model: int, d_ff: int, heads: int, dropout: float, steps: int, averaged: int
+) -> None:
+    config = resolve_config(preset)
+    model, training, search = config.model, config.training, config.search
+    assert (model.d_model, model.d_ff, model.heads, model.dropout) == (
+        d_model, d_ff, heads, dropout,
+    )  # fmt: skip
+    assert (model.key_width, model.value_width, model.norm) == (64, 64, "post")
+    assert (model.encoder_layers, model.decoder_layers) == (6, 6)
+    assert (model.attention_dropout, model.activation_dropout) == (0, 0)
+    assert (model.positions, config.data.vocabulary_size) == ("sinusoidal", VOCABULARY)
+    assert (training.schedule, training.warmup_steps, training.max_steps) == ("paper", 4000, steps)
+    assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
+    assert (training.label_smoothing, training.weight_decay) == (0.1, 0)
+    assert (training.batch_tokens, training.accumulation) == (25_000, 1)
+    assert training.gradient_clip == 0
+    assert (training.average_checkpoints, training.checkpoint_minutes) == (averaged, 10)
+    assert (search.beam, search.length_penalty, search.max_extra_tokens) == (4, 0.6, 50)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_resolves_to_a_model_that_runs(name: str) -> None:
+    config = resolve_config(name)
+    assert config.preset == name
+    with torch.device("meta"):
+        model = Transformer(config.model, 400).eval()
+        ids = torch.ones(2, 5, dtype=torch.long)
+        memory = model.encode(ids)
+        assert model.decode(ids, memory, ids).shape == (2, 5, config.model.d_model)
+
+
+def test_larger_corpora_get_larger_presets() -> None:
+    chosen = [preset_for(pairs) for pairs in (1, 29_000, 10_000_000)]
+    counts = [count_parameters(resolve_config(name), 8000) for name in chosen]
+    assert counts == sorted(set(counts))
+
+
+def test_resolving_leaves_the_presets_alone() -> None:
+    before = {name: resolve_config(name) for name in PRESETS}
+    for name in PRESETS:
+        resolve_config(
+            name, file={"model": {"d_model": 32, "heads": 2}}, assignments=["data.seed=9"]
+        )
+    assert {name: resolve_config(name) for name in PRESETS} == before

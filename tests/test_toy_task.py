@@ -1,0 +1,79 @@
+"""A task that must be learned: strings of digits, backwards, through the whole of the library."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.config import Config, ModelConfig, TrainingConfig
+from dragoman.corpus.batches import batches
+from dragoman.corpus.store import CorpusStore, write_store
+from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.decoding.translator import Translator
+from dragoman.model.folder import LoadedModel, load_model, save_model
+from dragoman.model.transformer import Transformer
+from dragoman.training.checkpoints import average_checkpoints
+from dragoman.training.trainer import Trainer, validation_nll
+
+HELD_OUT = 500
+
+
+def digit_strings(count: int) -> list[str]:
+    chance = random.Random(1)
+    found: dict[str, None] = {}
+    while len(found) < count:
+        length = chance.randint(3, 8)
+        found["".join(chance.choice("0123456789") for _ in range(length))] = None
+    return list(found)
+
+
+def make_store(path: Path, tokenizer: Tokenizer, strings: list[str]) -> CorpusStore:
+    pairs = [tokenizer.encode_pair(digits, digits[::-1]) for digits in strings]
+    write_store(path, pairs, tokenizer.vocabulary_size)
+    return CorpusStore.open(path)
+
+
+@pytest.mark.slow
+def test_reversing_digits_is_learned(tmp_path: Path) -> None:
+    strings = digit_strings(12_000)
+    held_out, training = strings[:HELD_OUT], strings[HELD_OUT:]
+    assert not set(held_out) & set(training)
+    tokenizer = Tokenizer.train(training, 300)
+    store = make_store(tmp_path / "train.arrow", tokenizer, training)
+    validation = make_store(tmp_path / "valid.arrow", tokenizer, held_out)
+    sizes: dict[str, Any] = {"d_model": 64, "d_ff": 128, "heads": 4, "max_positions": 32}
+    config = Config(
+        source_language="digits",
+        target_language="digits",
+        model=ModelConfig(**sizes, encoder_layers=2, decoder_layers=2, dropout=0.0),
+        training=TrainingConfig(
+            batch_tokens=600,
+            learning_rate=5e-3,
+            warmup_steps=100,
+            max_steps=700,
+            validations=4,
+            average_checkpoints=2,
+            precision="float32",
+        ),
+    )
+
+    def validate(model: Transformer) -> dict[str, Any]:
+        return {"nll": validation_nll(model, batches(validation, 8000, seed=0, epoch=0))}
+
+    torch.manual_seed(config.training.seed)
+    model = Transformer(config.model, tokenizer.vocabulary_size)
+    cpu = torch.device("cpu")
+    events: list[dict[str, Any]] = []
+    trainer = Trainer(config, model, store, tmp_path / "run", cpu, validate, events.append)
+    trainer.run()
+    weights = average_checkpoints(trainer.averaged_paths())
+    save_model(tmp_path / "model", config, tokenizer, weights, "digits, backwards")
+    loaded: LoadedModel = load_model(tmp_path / "model")
+    translations = Translator(loaded).translate(held_out)
+    right = sum(
+        translation.text == digits[::-1]
+        for translation, digits in zip(translations, held_out, strict=True)
+    )
+    assert right >= 0.99 * HELD_OUT, events[-1]
