@@ -14,6 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 
 import dragoman
+from dragoman.model.layout import PADDED
 from dragoman.model.attention import MultiHeadAttention, attention, causal_mask
 
 # Absolute and relative. bfloat16 keeps 8 bits; the reference is computed in float64.
@@ -176,13 +177,18 @@ def test_self_attention_is_torch_multihead_attention(heads: int, masked: bool) -
     x = torch.randn(3, 6, 32)
     mask = causal_mask(6, x.device) if masked else None
     maps: list[Tensor] = []
-    output = ours.attend(*ours.project_self(x), mask, maps)
+    output = ours.attend(ours.project_self(x, PADDED), mask, PADDED, maps)
     expected, weights = theirs(
         x, x, x, attn_mask=~mask[0, 0] if mask is not None else None, average_attn_weights=False
     )
     assert_close(output, expected, rtol=1e-5, atol=1e-5)
     assert_close(maps[0], weights, rtol=1e-5, atol=1e-5)
-    assert_close(ours.attend(*ours.project_self(x), mask, None), expected, rtol=1e-5, atol=1e-5)
+    assert_close(
+        ours.attend(ours.project_self(x, PADDED), mask, PADDED, None),
+        expected,
+        rtol=1e-5,
+        atol=1e-5,
+    )
 
 
 def test_attention_over_a_memory_is_torch_multihead_attention() -> None:
@@ -190,7 +196,10 @@ def test_attention_over_a_memory_is_torch_multihead_attention() -> None:
     x, memory = torch.randn(3, 5, 32), torch.randn(3, 7, 32)
     real = torch.arange(7) < torch.tensor([7, 4, 1])[:, None]
     output = ours.attend(
-        ours.project_query(x), *ours.project_memory(memory), real[:, None, None, :], None
+        (ours.project_query(x, PADDED), *ours.project_memory(memory, PADDED)),
+        real[:, None, None, :],
+        PADDED,
+        None,
     )
     expected, _ = theirs(x, memory, memory, key_padding_mask=~real)
     assert_close(output, expected, rtol=1e-5, atol=1e-5)
@@ -216,5 +225,10 @@ def test_heads_of_any_width_are_the_formula_of_section_3_2_2(
         value = x @ w_value[head * d_v : (head + 1) * d_v].T
         outputs.append(torch.softmax(query @ key.mT / math.sqrt(d_k), dim=-1) @ value)
     expected = torch.cat(outputs, dim=-1) @ module.out_projection.weight.T
-    assert_close(module.attend(*module.project_self(x), None, None), expected, rtol=1e-4, atol=1e-5)
+    assert_close(
+        module.attend(module.project_self(x, PADDED), None, PADDED, None),
+        expected,
+        rtol=1e-4,
+        atol=1e-5,
+    )
     assert module.in_projection.bias is None and module.out_projection.bias is None

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from dragoman.config import ModelConfig
+from dragoman.model.layout import PADDED
 from dragoman.model.attention import MultiHeadAttention, causal_mask
 from dragoman.model.cache import LayerCache
 from dragoman.model.embedding import Embedding, sinusoidal_positions
@@ -110,7 +111,7 @@ def test_a_decoder_layer_is_pytorchs(norm: str) -> None:
     memory.requires_grad_()
     real = torch.arange(7) < torch.tensor([7, 3, 5])[:, None]
     causal = causal_mask(5, x.device)
-    cache = LayerCache(*ours.cross_attention.project_memory(memory))
+    cache = LayerCache(*ours.cross_attention.project_memory(memory, PADDED))
     mine = ours(x, cache, causal, real[:, None, None, :])
     reference = theirs(x, memory, tgt_mask=~causal[0, 0], memory_key_padding_mask=~real)
     assert_close(mine, reference, **TOLERANCE)

@@ -22,7 +22,7 @@ from dragoman.training import trainer as trainer_module
 from dragoman.training.checkpoints import average_checkpoints, list_checkpoints
 from dragoman.training.optimizer import optimizer_tensors
 from dragoman.training.schedule import learning_rate
-from dragoman.training.trainer import Interrupted, Trainer, validation_nll
+from dragoman.training.trainer import StopRequestedError, Trainer, validation_nll
 
 VOCABULARY, ROWS = 40, 60
 CPU = torch.device("cpu")
@@ -106,7 +106,7 @@ def test_interrupted_and_resumed_is_uninterrupted(
     whole, _ = make_trainer(store, tmp_path / "whole", config, noisy_validation)
     whole.run()
     first, _ = make_trainer(store, tmp_path / "parts", config, noisy_validation, stop_at)
-    with pytest.raises(Interrupted):
+    with pytest.raises(StopRequestedError):
         first.run()
     assert first.state.step == stop_at
     # Another process: other weights to begin with, other random numbers drawn.
@@ -154,7 +154,7 @@ def test_resuming_with_another_batch_size_says_so_and_starts_the_epoch_again(
     store: CorpusStore, tmp_path: Path
 ) -> None:
     first, _ = make_trainer(store, tmp_path, make_config(), stop_at=3)
-    with pytest.raises(Interrupted):
+    with pytest.raises(StopRequestedError):
         first.run()
     second, _ = make_trainer(store, tmp_path, make_config(batch_tokens=90))
     warnings: list[str] = []
@@ -169,7 +169,7 @@ def test_precision_after_resume(store: CorpusStore, tmp_path: Path, wish: str, t
     """What 'auto' measured stays; a setting that the person changes is obeyed."""
     config = make_config(precision="bfloat16")
     first, _ = make_trainer(store, tmp_path, config, stop_at=3)
-    with pytest.raises(Interrupted):
+    with pytest.raises(StopRequestedError):
         first.run()
     second, _ = make_trainer(store, tmp_path, make_config(precision=wish))
     assert second.resume(refuse)
@@ -308,7 +308,7 @@ def test_timed_checkpoints(
     monkeypatch.setattr(trainer_module, "write_checkpoint", watched_write)
     config = make_config(max_steps=6, validations=2, checkpoint_minutes=1e-12)
     trainer, _ = make_trainer(store, tmp_path, config, stop_at=4)
-    with pytest.raises(Interrupted):
+    with pytest.raises(StopRequestedError):
         trainer.run()
     assert written == [1, 2, 3, 4]  # each once: a whole checkpoint is never written over
 

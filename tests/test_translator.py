@@ -16,7 +16,7 @@ from dragoman.corpus.batches import Batch
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding import translator as translator_module
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import length_penalty
+from dragoman.decoding.search import Hypothesis, length_penalty
 from dragoman.decoding.translator import Translator, pad_rows
 from dragoman.errors import UserError
 from dragoman.model.folder import LoadedModel
@@ -314,3 +314,21 @@ def test_a_lost_placeholder_is_said(translator: Translator) -> None:
         (span,) = [word for word in line.split() if word[0] in "{%"]
         lost = any(warning.startswith("lost") for warning in translation.warnings)
         assert lost == (span not in translation.text)
+
+
+def test_a_candidate_that_keeps_the_placeholder_comes_first(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, spans = translator.tokenizer.encode_source("kera {name}")
+    assert spans == ["{name}"]
+    without = Hypothesis(translator.tokenizer.encode("rake"), -1.0, -0.5)
+    kept = Hypothesis(ids, -2.0, -1.0)
+    monkeypatch.setattr(
+        translator, "_search", lambda pieces, n_best: [[without, kept] for _ in pieces]
+    )
+    (found,) = translator.translate(["kera {name}"])
+    assert "{name}" in found.text
+    assert found.warnings == []
+    monkeypatch.setattr(translator, "_search", lambda pieces, n_best: [[without] for _ in pieces])
+    (found,) = translator.translate(["kera {name}"])
+    assert found.warnings == ["lost: {name}"]

@@ -20,7 +20,7 @@ def demo(
     minutes: Annotated[
         float,
         typer.Option(metavar="M", min=0.5, help="Time for training, its preparation included."),
-    ] = 9.0,
+    ] = 8.5,
     list_languages: Annotated[
         bool, typer.Option("--list", help="Print the languages there are and leave.")
     ] = False,

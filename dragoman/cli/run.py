@@ -27,7 +27,7 @@ from dragoman.training.checkpoints import (
 )
 from dragoman.training.precision import choose_device
 from dragoman.training.progress import EventLog, TrainingDisplay, duration, say, stage
-from dragoman.training.trainer import Interrupted, Trainer
+from dragoman.training.trainer import StopRequestedError, Trainer
 
 LOG, CURVE = "log.jsonl", "curve.png"
 
@@ -94,7 +94,7 @@ def _train(run: Run, model: Transformer, validation: Validation) -> Trainer:
         stack.enter_context(display)
         try:
             trainer.run()
-        except Interrupted:
+        except StopRequestedError:
             stack.close()
             step = trainer.state.step
             say(f"stopped at step {step:,}; go on with: dragoman train --resume --out {run.folder}")
@@ -144,9 +144,22 @@ def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Valida
     say(f"trained {state.step:,} steps in {duration(state.seconds)}; model: {run.folder}")
 
 
+def _whole(paths: list[Path]) -> list[Path]:
+    """Those that can be read; each damaged one is named."""
+    whole = []
+    for path in paths:
+        try:
+            load_checkpoint(path)
+        except UserError as error:
+            say(f"warning: {error.message}; averaging the others")
+        else:
+            whole.append(path)
+    return whole
+
+
 def _keep_the_better(trainer: Trainer, validation: Validation) -> tuple[float, str]:
     """Give the model the average of the last checkpoints or the best one; its nll and its name."""
-    paths, state = trainer.averaged_paths(), trainer.state
+    paths, state = _whole(trainer.averaged_paths()), trainer.state
     best = {
         int(path.name.removeprefix("step-")): path for path in list_checkpoints(trainer.checkpoints)
     }

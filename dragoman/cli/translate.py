@@ -66,6 +66,11 @@ def translate(
     if text and files:
         raise UserError("--text and files together", "give one of them")
     translator = load_translator(model, beam, length_penalty, device)
+    if n_best > translator.search.beam:
+        raise UserError(
+            f"--n-best {n_best} is more than a beam of {translator.search.beam} can find",
+            f"add --beam {n_best}",
+        )
     options.check_languages(translator.config, source_language, target_language)
     lines = iter(text) if text else _lines(files or [Path("-")], errors.value)
     form = _json_lines if as_json else _table_lines if n_best > 1 else _text_lines

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from dragoman.config import Config, SearchConfig
 from dragoman.corpus.batches import batches
 from dragoman.corpus.pairs import Pair, read_table
@@ -40,6 +42,8 @@ class Validation:
         nll = self.nll(model)
         greedy = self._config.search.model_copy(update={"beam": 1, "max_extra_tokens": 20})
         sources = [pair.source for pair in self._during]
+        # Every step of a search has other shapes: in float32 no product is compiled for them.
+        model.embedding.compute_dtype = torch.float32
         translations = self._translator(model, greedy).translate(sources)
         metrics = self._measure(self._during, translations)
         texts = {p: t.text for p, t in zip(self._during, translations, strict=True)}

@@ -22,6 +22,8 @@ from dragoman.training.precision import choose_device
 
 # Lines read, sorted by length and translated together when a stream is translated.
 _WINDOW = 2048
+# Languages that write no space between sentences.
+_UNSPACED = {"zh", "ja", "th", "lo", "km", "my"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,15 @@ class _Piece:
     spans: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Line:
+    """A line as pieces and the white space before, between and after them."""
+
+    text: str
+    pieces: list[_Piece]
+    gaps: list[str]
+
+
 class Translator:
     """Translates lines with a loaded model. Results do not depend on a line's neighbors."""
 
@@ -76,15 +87,13 @@ class Translator:
     def translate(self, lines: Sequence[str], n_best: int = 1) -> list[Translation]:
         """Translate every line; a blank line stays as it is.
 
-        n_best candidates a line at most, and never more than the beam finds.
+        n_best candidates a line, or as many as the beam finds: never more than its width.
         """
-        split = [self._pieces(line) for line in lines]
-        pieces = list(dict.fromkeys(piece for parts in split for piece in parts))
-        found = dict(zip(pieces, self._search(pieces, n_best), strict=True))
-        return [
-            self._join(line, parts, [found[part] for part in parts], n_best)
-            for line, parts in zip(lines, split, strict=True)
-        ]
+        split = [self._split(line) for line in lines]
+        pieces = list(dict.fromkeys(piece for line in split for piece in line.pieces))
+        n_best = min(n_best, self.search.beam)
+        found = self._search_all(pieces, n_best)
+        return [self._join(line, [found[piece] for piece in line.pieces], n_best) for line in split]
 
     def translate_stream(self, lines: Iterable[str], n_best: int = 1) -> Iterator[Translation]:
         """Translate an endless stream in order, in constant memory."""
@@ -92,80 +101,117 @@ class Translator:
         while window := list(islice(iterator, _WINDOW)):
             yield from self.translate(window, n_best)
 
-    def _pieces(self, line: str) -> list[_Piece]:
+    def _split(self, line: str) -> _Line:
         core = line.strip()
         if not core:
-            return []
-        language = self.config.source_language
-        whole = self._encode(core)
-        if len(whole.ids) < self._max_source:
-            return [whole]
-        parts = split_to_fit(core, language, lambda text: len(self._encode(text).ids) < self._max_source)
-        return [self._encode(part.strip()) for part in parts if part.strip()]
+            return _Line(line, [], [line])
+        start = line.index(core)
+        before, after = line[:start], line[start + len(core) :]
+        parts = [core]
+        if not self._fits(core):
+            parts = split_to_fit(core, self.config.source_language, self._fits)
+        gaps, pieces = [before], []
+        for part in parts:
+            text = part.strip()
+            if text:
+                pieces.append(self._encode(text))
+                gaps.append(part[len(part.rstrip()) :])
+            else:
+                gaps[-1] += part
+        gaps[-1] += after
+        return _Line(line, pieces, gaps)
+
+    def _fits(self, text: str) -> bool:
+        return len(self._encode(text).ids) < self._max_source
 
     def _encode(self, text: str) -> _Piece:
         ids, spans = self.tokenizer.encode_source(text)
         return _Piece(tuple(ids), tuple(spans))
 
-    def _join(
-        self, line: str, parts: list[_Piece], found: list[list[Hypothesis]], n_best: int
-    ) -> Translation:
-        if not parts:
-            return Translation(line, 0.0, [Candidate(line, 0.0, 0.0, [])])
+    def _join(self, line: _Line, found: list[list[Hypothesis]], n_best: int) -> Translation:
+        if not line.pieces:
+            return Translation(line.text, 0.0, [Candidate(line.text, 0.0, 0.0, [])])
         warnings = []
-        if len(parts) > 1:
-            warnings.append(f"split into {len(parts)} parts: longer than {self._max_source} tokens")
+        count = n_best
+        if len(line.pieces) > 1:
+            count = 1
+            warnings.append(
+                f"split into {len(line.pieces)} parts: longer than {self._max_source} tokens"
+            )
         if not all(hypotheses[0].finished for hypotheses in found):
             warnings.append("cut at the length limit")
-        core = line.strip()
-        before, after = line[: line.index(core)], line[line.index(core) + len(core) :]
-        count = n_best if len(parts) == 1 else 1
-        candidates = []
-        for rank in range(min(count, len(found[0]))):
-            chosen = [hypotheses[rank] for hypotheses in found]
-            texts = [
-                self.tokenizer.decode_target(hypothesis.tokens, list(part.spans))
-                for hypothesis, part in zip(chosen, parts, strict=True)
-            ]
-            candidates.append(
-                Candidate(
-                    before + self._separator.join(text.strip() for text in texts) + after,
-                    sum(hypothesis.score for hypothesis in chosen),
-                    sum(hypothesis.log_prob for hypothesis in chosen),
-                    [piece for h in chosen for piece in self.tokenizer.pieces(h.tokens)],
-                )
-            )
-        lost = [span for part in parts for span in part.spans if span not in candidates[0].text]
+        ranks = range(min(count, len(found[0])))
+        candidates = [self._candidate(line, [h[rank] for h in found]) for rank in ranks]
+        best = candidates[0]
+        if not best.text.strip():
+            best = Candidate(line.text, best.score, best.log_prob, best.tokens)
+            candidates[0] = best
+            warnings.append("no translation found: the source is copied")
+        lost = [
+            s for piece, h in zip(line.pieces, found, strict=True) for s in self._lost(piece, h[0])
+        ]
         if lost:
             warnings.append(f"lost: {', '.join(lost)}")
-        return Translation(candidates[0].text, candidates[0].score, candidates, warnings)
+        return Translation(best.text, best.score, candidates, warnings)
 
-    @property
-    def _separator(self) -> str:
+    def _candidate(self, line: _Line, chosen: list[Hypothesis]) -> Candidate:
+        text = line.gaps[0]
+        last = len(chosen) - 1
+        for number, (hypothesis, piece) in enumerate(zip(chosen, line.pieces, strict=True)):
+            gap = line.gaps[number + 1]
+            if number < last:
+                gap = self._between(gap)
+            decoded = self.tokenizer.decode_target(hypothesis.tokens, list(piece.spans))
+            text += decoded.strip() + gap
+        return Candidate(
+            text,
+            sum(hypothesis.score for hypothesis in chosen),
+            sum(hypothesis.log_prob for hypothesis in chosen),
+            [token for h in chosen for token in self.tokenizer.pieces(h.tokens)],
+        )
+
+    def _between(self, gap: str) -> str:
+        """The space between two sentences, as the target language writes it."""
         language = self.config.target_language.lower().replace("_", "-").split("-")[0]
-        return "" if language in ("zh", "ja", "th", "lo", "km", "my") else " "
+        if gap in ("", " "):
+            return "" if language in _UNSPACED else " "
+        return gap
+
+    def _search_all(self, pieces: list[_Piece], n_best: int) -> dict[_Piece, list[Hypothesis]]:
+        """Hypotheses of every piece, best first; one that keeps more protected spans is better."""
+        plain = [piece for piece in pieces if not piece.spans]
+        marked = [piece for piece in pieces if piece.spans]
+        found = dict(zip(plain, self._search(plain, n_best), strict=True))
+        # The whole beam for these, whatever n_best, so that the first result does not depend on it.
+        for piece, hypotheses in zip(marked, self._search(marked, self.search.beam), strict=True):
+            found[piece] = sorted(hypotheses, key=lambda h: len(self._lost(piece, h)))
+        return found
+
+    def _lost(self, piece: _Piece, hypothesis: Hypothesis) -> list[str]:
+        text = self.tokenizer.decode_target(hypothesis.tokens, list(piece.spans))
+        return [span for span in piece.spans if span not in text]
 
     def _search(self, pieces: list[_Piece], n_best: int) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in pieces]
-        for numbers in self._batches(pieces, max(self.search.beam, n_best)):
+        for numbers in self._batches(pieces):
             batch = [pieces[number].ids for number in numbers]
             for number, hypotheses in zip(numbers, self._search_batch(batch, n_best), strict=True):
                 results[number] = hypotheses
         return results
 
-    def _batches(self, pieces: list[_Piece], beam: int) -> Iterator[list[int]]:
+    def _batches(self, pieces: list[_Piece]) -> Iterator[list[int]]:
         """Pieces of about one length together, long ones first, within the token budget."""
         order = sorted(range(len(pieces)), key=lambda number: -len(pieces[number].ids))
         start = 0
         while start < len(order):
-            width = (len(pieces[order[start]].ids) + 1) * beam
+            width = (len(pieces[order[start]].ids) + 1) * self.search.beam
             count = max(1, self.search.batch_tokens // width)
             yield order[start : start + count]
             start += count
 
     @torch.inference_mode()
     def _search_batch(self, batch: list[tuple[int, ...]], n_best: int) -> list[list[Hypothesis]]:
-        beam = max(self.search.beam, n_best)
+        beam = self.search.beam
         source = pad_rows([[*ids, Tokenizer.eos_id] for ids in batch]).to(
             self.model.embedding.weight.device
         )

@@ -4,16 +4,42 @@ Shapes: B batch, H heads, Q queries, M keys and values, K d_k, W d_v, D d_model.
 """
 
 import math
+from typing import Literal, overload
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from dragoman.model.layers import Linear, dropout
+from dragoman.model.layout import Layout
 
 # On a CPU two batched matrix products beat the fused kernel up to about this many scores a head,
 # above it the fused kernel's O(n) memory wins (measured: benchmarks/README.md).
 _EXPLICIT_SCORES = 128 * 128
+
+
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    dropout_rate: float = 0.0,
+    return_weights: Literal[False] = False,
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    dropout_rate: float = 0.0,
+    return_weights: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
 
 
 def attention(
@@ -70,54 +96,52 @@ class MultiHeadAttention(nn.Module):
         self.in_projection = Linear(d_model, heads * (2 * d_k + d_v), bias=False)
         self.out_projection = Linear(heads * d_v, d_model, bias=False)
 
-    def project_self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the same positions: (B, Q, D) -> three of (B, H, Q, .)."""
+    def project_self(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of the same positions: (..., D) -> three of (B, H, Q, .)."""
         projected = self.in_projection(x)
         if self.d_k == self.d_v:
-            # One copy to (3, B, H, Q, K) costs less than three on the way into the products.
-            parts = projected.unflatten(-1, (3, self.heads, self.d_k)).permute(2, 0, 3, 1, 4)
-            query, key, value = parts.contiguous().unbind(0)
+            query, key, value = layout.split_heads(projected, 3, self.heads).unbind(0)
             return query, key, value
-        widths = [self.heads * self.d_k, self.heads * self.d_k, self.heads * self.d_v]
-        query, key, value = projected.split(widths, dim=-1)
-        return self._split_heads(query), self._split_heads(key), self._split_heads(value)
+        keys, values = projected.split([2 * self.heads * self.d_k, self.heads * self.d_v], dim=-1)
+        query, key = layout.split_heads(keys, 2, self.heads).unbind(0)
+        return query, key, layout.split_heads(values, 1, self.heads)[0]
 
-    def project_query(self, x: Tensor) -> Tensor:
-        """(B, Q, D) -> (B, H, Q, K)."""
+    def project_query(self, x: Tensor, layout: Layout) -> Tensor:
+        """(..., D) -> (B, H, Q, K)."""
         weight = self.in_projection.weight[: self.heads * self.d_k]
-        return self._split_heads(functional.linear(x, weight.to(x.dtype)))
+        return layout.split_heads(functional.linear(x, weight.to(x.dtype)), 1, self.heads)[0]
 
-    def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the encoder's output: (B, S, D) -> (B, H, S, K), (B, H, S, W)."""
+    def project_memory(self, memory: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Keys and values of the encoder's output: (..., D) -> (B, H, S, K), (B, H, S, W)."""
         weight = self.in_projection.weight[self.heads * self.d_k :]
         projected = functional.linear(memory, weight.to(memory.dtype))
         if self.d_k == self.d_v:
-            parts = projected.unflatten(-1, (2, self.heads, self.d_k)).permute(2, 0, 3, 1, 4)
-            key, value = parts.contiguous().unbind(0)
+            key, value = layout.split_heads(projected, 2, self.heads).unbind(0)
             return key, value
-        key, value = projected.split([self.heads * self.d_k, self.heads * self.d_v], dim=-1)
-        return self._split_heads(key), self._split_heads(value)
+        keys, values = projected.split([self.heads * self.d_k, self.heads * self.d_v], dim=-1)
+        return layout.split_heads(keys, 1, self.heads)[0], layout.split_heads(
+            values, 1, self.heads
+        )[0]
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, maps: list[Tensor] | None
+        self,
+        operands: tuple[Tensor, Tensor, Tensor],
+        mask: Tensor | None,
+        layout: Layout,
+        maps: list[Tensor] | None,
     ) -> Tensor:
-        """Attention of every head, then W^O; the weights are appended to maps when it is a list."""
+        """Attention of every head to (query, key, value), then W^O: (B, H, Q, .) -> (..., D).
+
+        layout is that of the queries; the weights are appended to maps when it is a list.
+        """
         rate = self.dropout_rate if self.training else 0.0
         if maps is None:
-            output = attention(query, key, value, mask, dropout_rate=rate)
+            output = attention(*operands, mask, dropout_rate=rate)
         else:
-            output, weights = attention(
-                query, key, value, mask, dropout_rate=rate, return_weights=True
-            )
+            output, weights = attention(*operands, mask, dropout_rate=rate, return_weights=True)
             maps.append(weights)
-        assert isinstance(output, Tensor)
-        # (B, H, Q, W) -> (B, Q, H * W)
-        joined = output.transpose(1, 2).flatten(2)
-        return self.out_projection(joined)
-
-    def _split_heads(self, x: Tensor) -> Tensor:
-        # (B, Q, H * K) -> (B, H, Q, K)
-        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        joined: Tensor = self.out_projection(layout.join_heads(output))
+        return joined
 
 
 def causal_mask(length: int, device: torch.device) -> Tensor:

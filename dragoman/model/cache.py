@@ -83,7 +83,7 @@ class DecoderCache:
         """
         beams = self.beams
         sentences = rows[::beams] // beams
-        if sentences.shape[0] != self.ancestors.shape[0]:
+        if not torch.equal(sentences, torch.arange(len(self.ancestors), device=rows.device)):
             for layer in self.layers:
                 layer.keep(sentences)
             if self.source_mask is not None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dragoman.model.layers import dropout
+from dragoman.model.layout import Packed
 
 
 def sinusoidal_positions(length: int, d_model: int) -> Tensor:
@@ -27,8 +28,15 @@ class Embedding(nn.Module):
     pre-softmax linear transformation; only the input use is scaled.
     """
 
+    positions: Tensor  # (max_positions, D)
+
     def __init__(
-        self, vocabulary_size: int, d_model: int, max_positions: int, learned: bool, dropout_rate: float
+        self,
+        vocabulary_size: int,
+        d_model: int,
+        max_positions: int,
+        learned: bool,
+        dropout_rate: float,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocabulary_size, d_model))
@@ -53,6 +61,10 @@ class Embedding(nn.Module):
     def at(self, ids: Tensor, position: int) -> Tensor:
         """(B, N) ids that all stand at one position (the beams of a sentence) -> (B, N, D)."""
         return self._sum(ids, self.positions[position])
+
+    def rows(self, packed: Packed) -> Tensor:
+        """The same as packed rows: (R, D)."""
+        return self._sum(packed.ids, self.positions.index_select(0, packed.positions))
 
     def _sum(self, ids: Tensor, positions: Tensor) -> Tensor:
         tokens = functional.embedding(ids, self.weight) * math.sqrt(self.weight.shape[1])

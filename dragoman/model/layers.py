@@ -6,7 +6,8 @@ Weights are float32 masters; every part computes in the dtype of its input, so t
 trains in bfloat16 and translates in float32 without a copy of its code.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ class Linear(nn.Module):
         nn.init.xavier_uniform_(self.weight)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., outputs)."""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return functional.linear(x, self.weight.to(x.dtype), bias)
 
@@ -38,7 +40,9 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.weight, self.bias
+        """(..., width) -> the same."""
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
         if x.device.type != "cpu":  # a CPU's kernel takes float32 weights beside bfloat16
             weight, bias = weight.to(x.dtype), bias.to(x.dtype)
         return functional.layer_norm(x, x.shape[-1:], weight, bias, LAYER_NORM_EPSILON)
@@ -54,16 +58,14 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return functional.dropout(x, rate)
-    output: Tensor = _ByteDropout.apply(x, rate)
-    return output
+    return _byte_dropout(x, rate)
 
 
 def add_dropout(x: Tensor, y: Tensor, rate: float) -> Tensor:
     """x + dropout(y) in one pass less; shapes and dtypes equal."""
     if rate == 0.0 or x.device.type != "cpu":
         return x + dropout(y, rate)
-    output: Tensor = _AddByteDropout.apply(x, y, rate)
-    return output
+    return _add_byte_dropout(x, y, rate)
 
 
 _BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
@@ -96,7 +98,7 @@ class _ByteDropout(torch.autograd.Function):
         return _masked(x, mask).mul_(ctx.scale)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (mask,) = ctx.saved_tensors
         return _masked(gradient, mask).mul_(ctx.scale), None
 
@@ -109,11 +111,13 @@ class _AddByteDropout(torch.autograd.Function):
         return torch.add(x, _masked(y, mask), alpha=ctx.scale)
 
     @staticmethod
-    def backward(  # type: ignore[override]
-        ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         (mask,) = ctx.saved_tensors
         return gradient, _masked(gradient, mask).mul_(ctx.scale), None
+
+
+_byte_dropout = cast(Callable[..., Tensor], _ByteDropout.apply)
+_add_byte_dropout = cast(Callable[..., Tensor], _AddByteDropout.apply)
 
 
 class FeedForward(nn.Module):
@@ -126,8 +130,10 @@ class FeedForward(nn.Module):
         self.dropout_rate = dropout_rate
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.inner(x).relu()  # (B, T, D) -> (B, T, F)
-        return self.outer(dropout(hidden, self.dropout_rate if self.training else 0.0))
+        """(..., D) -> (..., D)."""
+        hidden = self.inner(x).relu()  # (..., D) -> (..., F)
+        output: Tensor = self.outer(dropout(hidden, self.dropout_rate if self.training else 0.0))
+        return output
 
 
 class Residual(nn.Module):

@@ -4,6 +4,7 @@ Shapes: B batch, S source, T target, D d_model, V vocabulary, H heads, N beams o
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from dragoman.model.attention import MultiHeadAttention, causal_mask
 from dragoman.model.cache import DecoderCache, LayerCache
 from dragoman.model.embedding import Embedding
 from dragoman.model.layers import FeedForward, LayerNorm, Residual
+from dragoman.model.layout import PADDED, Layout, Packed
 
 PAD = 0
 
@@ -44,10 +46,16 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(config.d_model, config.d_ff, config.activation_dropout)
         self.feed_forward_residual = Residual(config.d_model, config.dropout, pre)
 
-    def forward(self, x: Tensor, mask: Tensor | None, maps: list[Tensor] | None = None) -> Tensor:
-        """(B, S, D) -> (B, S, D); mask (B or 1, 1, S or 1, S)."""
-        query, key, value = self.self_attention.project_self(self.self_residual.before(x))
-        attended = self.self_attention.attend(query, key, value, mask, maps)
+    def forward(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        layout: Layout = PADDED,
+        maps: list[Tensor] | None = None,
+    ) -> Tensor:
+        """(..., D) -> (..., D), by default (B, S, D); mask (B or 1, 1, S or 1, S)."""
+        operands = self.self_attention.project_self(self.self_residual.before(x), layout)
+        attended = self.self_attention.attend(operands, mask, layout, maps)
         x = self.self_residual.after(x, attended)
         transformed = self.feed_forward(self.feed_forward_residual.before(x))
         return self.feed_forward_residual.after(x, transformed)
@@ -73,23 +81,24 @@ class DecoderLayer(nn.Module):
         self_mask: Tensor,
         source_mask: Tensor | None,
         cached: bool = False,
+        layout: Layout = PADDED,
         maps: AttentionMaps | None = None,
     ) -> Tensor:
-        """(B, T, D) -> (B, T, D); cached: x is one step and attends to all steps before it."""
-        query, key, value = self.self_attention.project_self(self.self_residual.before(x))
+        """(..., D) -> (..., D), by default (B, T, D).
+
+        cached: x is one step and attends to all steps before it.
+        """
+        query, key, value = self.self_attention.project_self(self.self_residual.before(x), layout)
         if cached:
             key, value = memory.append(key, value)
         attended = self.self_attention.attend(
-            query, key, value, self_mask, maps.decoder if maps else None
+            (query, key, value), self_mask, layout, maps.decoder if maps else None
         )
         x = self.self_residual.after(x, attended)
-        query = self.cross_attention.project_query(self.cross_residual.before(x))
+        query = self.cross_attention.project_query(self.cross_residual.before(x), layout)
+        operands = (query, memory.memory_key, memory.memory_value)
         attended = self.cross_attention.attend(
-            query,
-            memory.memory_key,
-            memory.memory_value,
-            source_mask,
-            maps.cross if maps else None,
+            operands, source_mask, layout, maps.cross if maps else None
         )
         x = self.cross_residual.after(x, attended)
         transformed = self.feed_forward(self.feed_forward_residual.before(x))
@@ -131,7 +140,7 @@ class Transformer(nn.Module):
         mask = padding_mask(source)
         x = self.embedding(source)
         for layer in self.encoder:
-            x = layer(x, mask, maps.encoder if maps else None)
+            x = layer(x, mask, maps=maps.encoder if maps else None)
         memory: Tensor = self.encoder_norm(x)
         return memory
 
@@ -142,16 +151,32 @@ class Transformer(nn.Module):
         mask = causal_mask(target_in.shape[1], target_in.device)
         source_mask = padding_mask(source)
         x = self.embedding(target_in)
-        for layer in self.decoder:
-            cache = LayerCache(*layer.cross_attention.project_memory(memory))
+        for layer in self._decoder_layers():
+            cache = LayerCache(*layer.cross_attention.project_memory(memory, PADDED))
             x = layer(x, cache, mask, source_mask, maps=maps)
         states: Tensor = self.decoder_norm(x)
         return states
 
+    def packed_hidden(self, source: Tensor, target_in: Tensor) -> tuple[Tensor, Packed]:
+        """What `hidden` gives, as packed rows (R, D), and how target_in was packed."""
+        source_layout, target_layout = Packed(source), Packed(target_in)
+        source_mask = padding_mask(source)
+        x = self.embedding.rows(source_layout)
+        for layer in self.encoder:
+            x = layer(x, source_mask, source_layout)
+        memory = self.encoder_norm(x)
+        mask = causal_mask(target_in.shape[1], target_in.device)
+        x = self.embedding.rows(target_layout)
+        for layer in self._decoder_layers():
+            cache = LayerCache(*layer.cross_attention.project_memory(memory, source_layout))
+            x = layer(x, cache, mask, source_mask, layout=target_layout)
+        return self.decoder_norm(x), target_layout
+
     def start(self, memory: Tensor, source: Tensor, beams: int) -> DecoderCache:
         """The cache before the first step; the memory's keys and values are computed here, once."""
         layers = [
-            LayerCache(*layer.cross_attention.project_memory(memory)) for layer in self.decoder
+            LayerCache(*layer.cross_attention.project_memory(memory, PADDED))
+            for layer in self._decoder_layers()
         ]
         nothing = torch.zeros(source.shape[0], beams, 0, dtype=torch.bool, device=source.device)
         return DecoderCache(layers, padding_mask(source), nothing)
@@ -163,6 +188,9 @@ class Transformer(nn.Module):
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
             x = layer(x, layer_cache, mask, cache.source_mask, cached=True)
         return self.logits(self.decoder_norm(x))
+
+    def _decoder_layers(self) -> list[DecoderLayer]:
+        return cast(list[DecoderLayer], list(self.decoder))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The tied output layer: (..., D) -> (..., V)."""

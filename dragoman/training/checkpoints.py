@@ -62,7 +62,7 @@ def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoint folders, oldest first."""
-    return sorted(folder.glob("step-*")) if folder.is_dir() else []
+    return sorted(folder.glob("step-" + 8 * "[0-9]")) if folder.is_dir() else []
 
 
 def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:

@@ -15,5 +15,7 @@ def learning_rate(config: TrainingConfig, d_model: int, step: int, progress: flo
     if config.schedule == "paper":
         return float(d_model**-0.5 * min(step**-0.5, step * warmup**-1.5))
     progress = min(max(progress, 0.0), 1.0)
-    falling = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    falling = (
+        1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    )
     return config.learning_rate * min(step / warmup, 1.0) * falling

@@ -19,7 +19,6 @@ from dragoman.corpus.batches import Batch, collate, plan_batches
 from dragoman.corpus.store import CorpusStore
 from dragoman.errors import UserError
 from dragoman.model.transformer import PAD, Transformer
-from dragoman.training.allocator import keep_freed_memory
 from dragoman.training.checkpoints import (
     Checkpoint,
     list_checkpoints,
@@ -30,6 +29,7 @@ from dragoman.training.checkpoints import (
 from dragoman.training.loss import Loss, cross_entropy
 from dragoman.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer
 from dragoman.training.precision import choose_precision
+from dragoman.training.process import prepare_process
 from dragoman.training.schedule import learning_rate
 
 Event = dict[str, Any]
@@ -51,7 +51,7 @@ class TrainingState:
     validated_steps: list[int] = field(default_factory=list)
 
 
-class Interrupted(Exception):
+class StopRequestedError(Exception):
     """Training was asked to stop (Ctrl-C, SIGTERM) and has written its checkpoint."""
 
 
@@ -73,6 +73,7 @@ class Trainer:
         observe: Callable[[Event], None],
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
+        prepare_process()
         self.config, self.settings = config, config.training
         self.model = model.to(device)
         self.store, self.folder, self.device = store, folder, device
@@ -111,8 +112,7 @@ class Trainer:
         return True
 
     def run(self) -> None:
-        """Train to the end of the run. Raises Interrupted, and UserError on a non-finite loss."""
-        keep_freed_memory()
+        """Train to the end of the run. Raises StopRequestedError, and UserError on a non-finite loss."""
         if self.state.step == 0:
             torch.manual_seed(self.settings.seed)
         self._started = time.monotonic() - self.state.seconds
@@ -133,7 +133,7 @@ class Trainer:
             if self.should_stop():
                 if self._saved_step != self.state.step:
                     self.save()
-                raise Interrupted
+                raise StopRequestedError
 
     @property
     def progress(self) -> float:
@@ -205,9 +205,9 @@ class Trainer:
             return True
         if self.progress < (self.state.validations + 1) / self.settings.validations:
             return False
-        # By the clock, validation may take a tenth of the time; by updates it is where it is.
+        # By the clock, validation may take a twentieth of the time; by updates it is where it is.
         since = self.state.seconds - self._validated_at
-        return not self.settings.budget_seconds or since > 10 * self._validation_seconds
+        return not self.settings.budget_seconds or since > 20 * self._validation_seconds
 
     def _validate(self) -> None:
         state = self.state
@@ -265,17 +265,19 @@ class Trainer:
 
 
 def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> Loss:
-    """Loss of a batch; only real tokens reach the output layer."""
+    """Loss of a batch, over its real tokens."""
     device = model.embedding.weight.device
     source, target_in, target_out = (
         torch.from_numpy(ids).to(device, non_blocking=True)
         for ids in (batch.source, batch.target_in, batch.target_out)
     )
-    hidden = model.hidden(source, target_in)  # (B, T, D)
-    kept = torch.from_numpy(np.flatnonzero(batch.target_out != PAD)).to(device)
-    rows = hidden.flatten(0, 1).index_select(0, kept)
-    labels = target_out.flatten().index_select(0, kept)
-    return cross_entropy(rows, model.embedding.weight, labels, smoothing)
+    if device.type == "cpu":
+        rows, packed = model.packed_hidden(source, target_in)
+        labels = packed.pack(target_out)
+    else:
+        rows = model.hidden(source, target_in).flatten(0, 1)
+        labels = target_out.flatten()
+    return cross_entropy(rows, model.embedding.weight, labels, smoothing, PAD)
 
 
 @torch.no_grad()
