@@ -14,8 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 
 import dragoman
-from dragoman.model.layout import PADDED
 from dragoman.model.attention import MultiHeadAttention, attention, causal_mask
+from dragoman.model.layout import PADDED
 
 # Absolute and relative. bfloat16 keeps 8 bits; the reference is computed in float64.
 TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 3e-2}

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from dragoman.config import ModelConfig
-from dragoman.model.layout import PADDED
 from dragoman.model.attention import MultiHeadAttention, causal_mask
 from dragoman.model.cache import LayerCache
 from dragoman.model.embedding import Embedding, sinusoidal_positions
 from dragoman.model.layers import LAYER_NORM_EPSILON, add_dropout, dropout
+from dragoman.model.layout import PADDED
 from dragoman.model.stacks import DecoderOnly, EncoderOnly
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer, parameter_count
 

@@ -112,7 +112,7 @@ class Trainer:
         return True
 
     def run(self) -> None:
-        """Train to the end of the run. Raises StopRequestedError, and UserError on a non-finite loss."""
+        """Train to the end. Raises StopRequestedError, and UserError on a non-finite loss."""
         if self.state.step == 0:
             torch.manual_seed(self.settings.seed)
         self._started = time.monotonic() - self.state.seconds
