@@ -67,7 +67,7 @@ class DataConfig(_Settings):
 class TrainingConfig(_Settings):
     """Section 5 of the paper, and what was found since. Steps are optimizer updates."""
 
-    batch_tokens: int = Field(2000, ge=16, description="padded target tokens of one forward pass")
+    batch_tokens: int = Field(2000, ge=16, description="of a forward pass, on either side, padded")
     accumulation: int = Field(1, ge=1, le=10_000, description="forward passes an update")
     schedule: Literal["paper", "linear", "cosine"] = "linear"
     learning_rate: float = Field(2e-3, gt=0, lt=1, description="peak; Eq. 3 has its own")
@@ -98,6 +98,13 @@ class SearchConfig(_Settings):
     batch_tokens: int = Field(4000, ge=16, description="padded source tokens x beam of one batch")
 
 
+class Checksums(_Settings):
+    """SHA-256 of the other files of a model folder, written with them."""
+
+    weights: str | None = None
+    tokenizer: str | None = None
+
+
 class Config(_Settings):
     """Everything that determines a model; written beside it as ``config.toml``."""
 
@@ -108,6 +115,7 @@ class Config(_Settings):
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     search: SearchConfig = SearchConfig()
+    checksums: Checksums = Checksums()
 
 
 _PAPER_TRAINING = {
@@ -154,7 +162,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "norm": "post",
         },
         "data": {"vocabulary_size": 37_000},
-        "training": _PAPER_TRAINING,
+        # About one validation, with its checkpoint, every ten minutes of the paper's 12 hours.
+        "training": _PAPER_TRAINING | {"validations": 72},
     },
     "paper-big": {
         "model": {
@@ -167,7 +176,8 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "norm": "post",
         },
         "data": {"vocabulary_size": 37_000},
-        "training": _PAPER_TRAINING | {"max_steps": 300_000, "average_checkpoints": 20},
+        "training": _PAPER_TRAINING
+        | {"max_steps": 300_000, "average_checkpoints": 20, "validations": 504},
     },
 }
 

@@ -168,12 +168,23 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
         load_checkpoint(damaged)
 
 
-def test_when_all_are_damaged_there_is_none(tmp_path: Path) -> None:
+def test_when_all_are_damaged_it_is_an_error(tmp_path: Path) -> None:
     for step in (1, 2):
         flip(write_checkpoint(tmp_path, step, make_checkpoint(step)) / FILES[0])
     warnings: list[str] = []
-    assert load_latest(tmp_path, warnings.append) is None
+    with pytest.raises(UserError, match="none of the 2 checkpoints is whole"):
+        load_latest(tmp_path, warnings.append)
     assert len(warnings) == 2
+    assert len(list_checkpoints(tmp_path)) == 2
+
+
+def test_damaged_ones_go_when_one_before_is_whole(tmp_path: Path) -> None:
+    for step in (1, 2):
+        write_checkpoint(tmp_path, step, make_checkpoint(step))
+    flip(tmp_path / "step-00000002" / FILES[0])
+    found = load_latest(tmp_path, lambda warning: None)
+    assert found is not None and found.state["step"] == 1
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000001"]
 
 
 def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
@@ -186,14 +197,14 @@ def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
         load_checkpoint(path)
 
 
-def test_pruning_keeps_what_is_named_and_the_newest(tmp_path: Path) -> None:
+def test_pruning_keeps_what_is_named(tmp_path: Path) -> None:
     for step in range(1, 7):
         write_checkpoint(tmp_path, step, make_checkpoint(step))
     prune_checkpoints(tmp_path, {2, 4, 17})
     kept = [int(path.name.removeprefix("step-")) for path in list_checkpoints(tmp_path)]
-    assert kept == [2, 4, 6]
+    assert kept == [2, 4]
     prune_checkpoints(tmp_path, set())
-    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000006"]
+    assert list_checkpoints(tmp_path) == []
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

@@ -12,13 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors import safe_open
 
 from dragoman import __version__
 from dragoman.cli import main
-from dragoman.cli.translate import one_line
 from dragoman.config import config_from_toml
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.model.folder import save_model
@@ -116,90 +113,6 @@ def files(corpus: Path) -> list[str | Path]:
     return ["--source", corpus / "train.en", "--target", corpus / "train.de"]
 
 
-ODD = {
-    "empty file": b"",
-    "one blank line": b"\n",
-    "blank between": b"a\n\nb\n",
-    "spaces only": b"  \n\t\n\xc2\xa0\n\xe3\x80\x80\n",
-    "no last newline": b"the cat\nthe dog",
-    "crlf": b"the cat\r\n\r\nthe dog\r\n",
-    "lone cr": b"the\rcat\n\r\nthe dog\r",
-    "line separator": "the\u2028cat\nthe\u2029dog\n".encode(),
-    "next line": "the\x85cat\n\x85\n".encode(),
-    "vertical tab, form feed": b"the\x0bcat\nthe\x0cdog\n\x0c\n\x0b\n",
-    "file separators": b"the\x1ccat\n\x1d\n\x1e\n",
-    "nul": b"the\0cat\n\0\n",
-    "bom": "\ufeffthe cat\nthe \ufeffdog\n\ufeff\n".encode(),
-    "no-break space": "the\u00a0cat\n".encode(),
-    "joiners and marks": "👩\u200d👩\u200d👧 e\u0301 x\u200b\n\u200d\n".encode(),
-    "scripts": "قطة\nแมว\n猫在看狗。\nНТ AUTHORITY\\СИСТЕМА\n".encode(),
-    "slots and escapes": "\U000f0000 \u2581 \U000f00ff\n".encode(),
-    "placeholders": b"Hello {name}, %1$s <b>x</b>\n",
-    "symbols": b"<\n&lt;\n1.\n...\n",
-    "a long line": b"the cat sees the dog. " * 4600 + b"\nthe cat\n",
-    "many lines": b"the cat\n\nthe dog\n" * 1000,
-}
-
-
-@pytest.mark.parametrize("name", ODD)
-def test_as_many_lines_come_out_as_went_in(dragoman: Dragoman, model: Path, name: str) -> None:
-    text = ODD[name]
-    result = dragoman("translate", "--model", model, "--beam", "1", stdin=text)
-    sources = text.decode().removeprefix("\ufeff").split("\n")
-    if sources[-1] == "":
-        sources.pop()
-    assert result.status == 0
-    assert len(result.lines) == len(sources)
-    for source, translation in zip(sources, result.lines, strict=True):
-        if not source.strip():
-            assert not translation.strip()
-    assert b"\r" not in result.out
-
-
-@given(st.text())
-def test_one_line_is_one_line_and_loses_nothing_else(text: str) -> None:
-    line = one_line(text)
-    assert not set(line) & set("\r\n")
-    assert len(line) == len(text)
-    assert all(new in (old, " ") for old, new in zip(text, line, strict=True))
-
-
-def test_several_files_come_out_in_order(dragoman: Dragoman, model: Path, tmp_path: Path) -> None:
-    one = write(tmp_path / "one", ["the cat", "", "the dog"])
-    two = write(tmp_path / "two", ["the red house sees the bird"])
-    both = dragoman("translate", "--model", model, one, two).out
-    parts = [dragoman("translate", "--model", model, path).out for path in (one, two)]
-    texts = ["--text=the cat", "--text=", "--text=the dog", "--text=the red house sees the bird"]
-    assert both == b"".join(parts) == dragoman("translate", "--model", model, *texts).out
-    written = dragoman("translate", "--model", model, one, two, "--output", tmp_path / "out")
-    assert (written.out, (tmp_path / "out").read_bytes()) == (b"", both)
-
-
-def test_the_forms_of_output_tell_the_same(dragoman: Dragoman, model: Path) -> None:
-    command = ("translate", "--model", model, "--text=the cat", "--text=", "--text={x} y")
-    plain = dragoman(*command).lines
-    scored = [line.split("\t", 1) for line in dragoman(*command, "--scores").lines]
-    best = [line.split("\t", 2) for line in dragoman(*command, "--n-best", "3").lines]
-    records = [json.loads(line) for line in dragoman(*command, "--json", "--n-best", "3").lines]
-    assert [text for _, text in scored] == plain
-    assert [one_line(record["text"]) for record in records] == plain
-    assert [number for number, _, _ in best] == ["1", "1", "1", "2", "3", "3", "3"]
-    first = {number: (score, text) for number, score, text in reversed(best)}
-    assert [first[number] for number in "123"] == [tuple(pair) for pair in scored]
-    for record, (score, _) in zip(records, scored, strict=True):
-        assert f"{record['score']:.4f}" == score
-        found = [candidate["score"] for candidate in record["candidates"]]
-        assert found == sorted(found, reverse=True)
-
-
-def test_warnings_name_the_line_on_stderr(dragoman: Dragoman, model: Path) -> None:
-    long = b"the cat sees the dog. " * 20
-    result = dragoman("translate", "--model", model, stdin=b"the cat\n" + long + b"\n")
-    assert len(result.lines) == 2
-    assert "line 2: split into " in result.err
-    assert result.err.splitlines()[0].startswith("line ")
-
-
 def test_invalid_utf8_names_file_line_and_byte(
     dragoman: Dragoman, model: Path, tmp_path: Path
 ) -> None:
@@ -287,8 +200,8 @@ def test_info_adds_up(dragoman: Dragoman, model: Path) -> None:
             "Missing option '--out'",
             "",
         ),
-        ("train --out {new}", "no pairs to train on", "--source and --target"),
-        ("train --source {corpus}/train.en --out {new}", "no pairs to train on", "--data"),
+        ("train --out {new}", "no pairs given", "--source and --target"),
+        ("train --source {corpus}/train.en --out {new}", "no pairs given", "--data"),
         ("train --source none.en --target {corpus}/train.de --out {new}", "none.en: no such", ""),
         ("train {pair} --data x.tsv --out {new}", "--data holds both sides", "either"),
         ("train {pair} --out {new} --preset smal", "unknown preset 'smal'", "'small'"),
@@ -315,10 +228,22 @@ def test_info_adds_up(dragoman: Dragoman, model: Path) -> None:
         ("translate --model {model} --text x --beam 0", "Invalid value for '--beam'", ""),
         ("evaluate --model {model} --source {corpus}/train.en", "no references", "--reference"),
         ("evaluate --reference {corpus}/train.de", "nothing to measure", "--hypotheses"),
-        ("score --model {model} --source {corpus}/train.en", "no pairs", "--target"),
+        (
+            "translate --model {model} --text x --beam 2 --n-best 3",
+            "--n-best 3 is more",
+            "--beam 3",
+        ),
+        ("evaluate {given} --beam 3 --device cpu", "--beam, --device would change", "either"),
+        ("evaluate {given} --length-penalty 0", "--length-penalty would change", "either"),
+        ("evaluate {given} --model {model}", "--model would change", "either"),
+        ("score --model {model} --source {corpus}/train.en", "no pairs given", "--target"),
         ("info {corpus}", "no model: ", ""),
         ("average --out {new}", "which checkpoints?", "--checkpoints DIR"),
-        ("average --out {new} --checkpoints {corpus}", "no checkpoint in this folder", ""),
+        (
+            "average --out {new} --checkpoints {corpus}",
+            "no checkpoint in this folder",
+            "checkpoints",
+        ),
     ],
 )
 def test_a_mistake_is_named_and_nothing_is_written(
@@ -326,7 +251,8 @@ def test_a_mistake_is_named_and_nothing_is_written(
     hint: str,
 ) -> None:  # fmt: skip
     pair = "--source {corpus}/train.en --target {corpus}/train.de"
-    line = arguments.replace("{pair}", pair)
+    given = "--hypotheses {corpus}/train.de --reference {corpus}/train.de"
+    line = arguments.replace("{pair}", pair).replace("{given}", given)
     places = {"model": model, "corpus": corpus, "new": tmp_path / "new"}
     before = sorted(path for folder in (model, corpus) for path in folder.rglob("*"))
     result = dragoman(*(word.format_map(places) for word in line.split()))

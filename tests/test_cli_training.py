@@ -151,7 +151,8 @@ def test_training_leaves_a_model_and_its_history(
     chosen = config.training
     assert (config.source_language, config.target_language) == ("en", "de")
     assert (chosen.max_steps, chosen.warmup_steps, chosen.validations) == (12, 7, 2)
-    assert load_model(out).config == config
+    made = load_model(out).config
+    assert made.model_copy(update={"checksums": config.checksums}) == config
     events = list(read_log(out / "training" / "log.jsonl"))
     validations = [event for event in events if event["event"] == "validation"]
     assert [event["step"] for event in validations] == [6, 12]
@@ -174,11 +175,12 @@ def test_a_prepared_folder_trains_the_same_model(
     report = dragoman("prepare", *files(corpus), "--out", prepared, *data)
     assert report.lines[0] == f"{len(SENTENCES)} pairs read, {len(SENTENCES)} kept (100.0%)"
     assert "reused" in dragoman("prepare", *files(corpus), "--out", prepared, *data).err
-    refused = dragoman("train", "--prepared", prepared, "--out", tmp_path / "no", *SMALL)
+    other = ("--set", "data.max_tokens=77")
+    refused = dragoman("train", "--prepared", prepared, "--out", tmp_path / "no", *rest, *other)
     assert refused.status == 2
-    assert "the settings of section data are those" in refused.err
+    assert "this corpus was prepared with" in refused.err
     one, two = tmp_path / "one", tmp_path / "two"
-    assert dragoman("train", "--prepared", prepared, "--out", one, *rest, *budget).status == 0
+    assert dragoman("train", "--prepared", prepared, "--out", one, *SMALL, *budget).status == 0
     assert dragoman("train", *files(corpus), "--out", two, *SMALL, *budget).status == 0
     assert same_weights(one, two)
 
@@ -331,6 +333,18 @@ def test_the_demo_does_everything_once(
     second = dragoman("demo", "--out", out)
     assert second.out == first.out
     assert second.err.count("reused: ") == 3
+    origin = out / "data" / "origin.json"
+    content = origin.read_text("utf-8")
+    for other in (content.replace('"de"', '"fr"'), None):
+        if other is None:
+            origin.unlink()
+        else:
+            origin.write_text(other, "utf-8")
+        refused = dragoman("demo", "--out", out)
+        assert (refused.status, refused.out) == (2, b"")
+        assert refused.err.endswith("hint: name another --out\n")
+    origin.write_text(content, "utf-8")
+    os.utime(origin, ns=(before[origin], before[origin]))
     assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
 
 

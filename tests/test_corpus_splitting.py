@@ -133,7 +133,9 @@ def test_overlap_is_removed_and_nothing_else(training: list[Pair], held_out: lis
         for pair in training
         if normalize_key(pair.source) not in sources and normalize_key(pair.target) not in targets
     ]
-    assert list(remove_overlap(training, held_out)) == expected
+    dropped: list[Pair] = []
+    assert list(remove_overlap(training, held_out, dropped.append)) == expected
+    assert Counter(dropped) == Counter(training) - Counter(expected)
 
 
 def test_near_duplicates_count_as_overlap() -> None:

@@ -103,6 +103,10 @@ def test_the_make_targets_in_the_readme_exist() -> None:
     assert named - rules == set()
 
 
+def test_no_figure_waits_to_be_filled_in() -> None:
+    assert re.findall(r".*@@.*", (ROOT / "README.md").read_text("utf-8")) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     assert broken_links(page, ROOT) == []

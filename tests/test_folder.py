@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from dragoman.config import Config, ModelConfig, TrainingConfig
+from dragoman.config import Checksums, Config, ModelConfig, TrainingConfig, config_to_toml
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.translator import Translator
@@ -43,14 +43,33 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LoadedModel]:
 
 @pytest.fixture
 def folder(saved: tuple[Path, LoadedModel], tmp_path: Path) -> Path:
-    """A copy to damage."""
-    return Path(shutil.copytree(saved[0], tmp_path / "model"))
+    """A copy to damage, without its checksums, so that every other check is tried."""
+    copy = Path(shutil.copytree(saved[0], tmp_path / "model"))
+    config = read_config(copy).model_copy(update={"checksums": Checksums()})
+    (copy / "config.toml").write_text(config_to_toml(config), "utf-8")
+    return copy
+
+
+def test_what_fits_but_is_not_what_was_saved_is_refused(
+    saved: tuple[Path, LoadedModel], tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(saved[0], tmp_path / "model"))
+    weights = copy / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1  # the sign or a digit of one weight
+    weights.write_bytes(content)
+    assert "model.safetensors" in refused(copy).message
+    shutil.copy(saved[0] / "model.safetensors", weights)
+    Tokenizer.train([text[::-1] for text in TEXTS], 310).save(copy / "tokenizer.model")
+    assert "tokenizer.model: damaged, changed, or of another model" in refused(copy).message
 
 
 def test_save_and_load_gives_the_same_outputs(saved: tuple[Path, LoadedModel]) -> None:
     path, before = saved
     after = load_model(path)
-    assert after.config == before.config == read_config(path)
+    assert after.config == read_config(path)
+    assert after.config.checksums != Checksums()
+    assert after.config.model_copy(update={"checksums": Checksums()}) == before.config
     assert after.tokenizer.to_bytes() == before.tokenizer.to_bytes()
     assert not after.model.training
     for name, weight in before.model.state_dict().items():

@@ -173,6 +173,10 @@ def test_training_pairs_like_given_validation_pairs_are_left_out(tmp_path: Path)
     corpus = prepare(files, tmp_path / "out")
     report = json.loads((tmp_path / "out" / REPORT).read_text("utf-8"))
     assert report["dropped"] == {VALIDATION_EMPTY: 1, OVERLAP: 2}
+    assert [example["source"] for example in report["examples"][OVERLAP]] == [
+        "We have 3 cats",
+        "one more",
+    ]
     assert corpus.pairs == corpus.training_pairs == report["kept"] == len(SENTENCES)
     assert [pair.source for pair in read_table(tmp_path / "out" / VALID_TEXT)] == [
         "we have 14 cats!",

@@ -129,7 +129,7 @@ def test_the_search_waits_for_what_the_length_penalty_may_still_favor() -> None:
                 rows[row, EOS] = 1.0
         return rows.log(), state
 
-    for beam in (1, 3):
+    for beam in (2, 3):
         state = Invented([0], beam)
         (found,) = beam_search(patient_step, state, Limits(beam, 1.0, [9], BOS, EOS))
         assert found[0].tokens == [2] * 9
@@ -138,19 +138,22 @@ def test_the_search_waits_for_what_the_length_penalty_may_still_favor() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(table=st.integers(0, 10**6), limit=st.integers(1, 8), alpha=st.sampled_from([0.0, 0.6, 2.0]))
-def test_beam_1_follows_the_likeliest_symbol(table: int, limit: int, alpha: float) -> None:
-    """The one open hypothesis grows by the argmax, and may end wherever that scores best."""
+def test_beam_1_is_greedy_search(table: int, limit: int, alpha: float) -> None:
+    """The likeliest symbol at every step, to the first step where that is the end."""
     path: Prefix = ()
-    ends: dict[Prefix, float] = {}
-    for length in range(limit + 1):
-        log_prob = log_prob_of(table, (*path, EOS))
-        ends[path] = log_prob / length_penalty(length + 1, alpha)
+    finished = False
+    while not finished and len(path) <= limit:
         after = log_probs_after(table, path, frozenset())
-        path = (*path, max(ORDINARY, key=lambda symbol: after[symbol]))
+        likeliest = max([EOS, *ORDINARY], key=lambda symbol: after[symbol])
+        finished = likeliest == EOS
+        path = path if finished else (*path, likeliest)
     ((found, *others),) = search([table], [limit], beam=1, alpha=alpha)
     assert others == []
-    assert found.score == pytest.approx(max(ends.values()), abs=1e-5)
-    assert ends[tuple(found.tokens)] == pytest.approx(max(ends.values()), abs=1e-5)
+    assert found.finished == finished
+    assert tuple(found.tokens) == path[:limit]
+    if finished:
+        expected = log_prob_of(table, (*path, EOS)) / length_penalty(len(path) + 1, alpha)
+        assert found.score == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -136,6 +136,8 @@ def test_scoring_the_odd_and_the_too_long(loaded: LoadedModel) -> None:
     for score in scorer.score(["", "bara", "  "], ["", "", "\u2028 z\u0000"]):
         assert score.log_prob < 0 and score.log_prob > -1000
     assert scorer.score([], []) == []
+    with pytest.raises(UserError, match="pair 2,049 has more than 47 tokens"):
+        scorer.score(["x", "bara " * 60], ["y", "arab"], first=2048)
     with pytest.raises(UserError, match="pair 2 has more than 47 tokens"):
         scorer.score(["bara", "bara"], ["raba", "raba " * 60])
 
@@ -245,7 +247,7 @@ def test_the_longest_line_that_fits_is_not_split(translator: Translator) -> None
 
 def count_tokens(translator: Translator, words: int) -> bool:
     ids, _ = translator.tokenizer.encode_source(" ".join(["bara"] * words))
-    return len(ids) + 1 <= MAX_TOKENS  # with end-of-sentence
+    return len(ids) <= MAX_TOKENS  # as in training: end-of-sentence is not counted
 
 
 def test_n_best_lists(translator: Translator) -> None:

@@ -26,7 +26,7 @@ _ORDER = [module.__name__.rpartition(".")[2] for module in _MODULES]
 app.registered_commands.sort(key=lambda command: _ORDER.index(command.callback.__name__))  # type: ignore[union-attr]
 
 # Typer has a copy of Click of its own or needs the package, by its version.
-_ClickError, _UsageError = typer.BadParameter.__mro__[2], typer.BadParameter.__mro__[1]
+_ClickError = typer.BadParameter.__mro__[2]
 
 
 def main() -> None:

@@ -41,7 +41,10 @@ def average(
     if checkpoints is not None:
         paths = list_checkpoints(checkpoints)[-last:]
         if not paths:
-            raise UserError(f"{checkpoints}: no checkpoint in this folder", "see DIR/training")
+            raise UserError(
+                f"{checkpoints}: no checkpoint in this folder",
+                "name training/checkpoints in the folder that train was given as --out",
+            )
     stages.check_output(out)
     work = paths[-1].resolve().parent.parent
     settings = work / "config.toml"

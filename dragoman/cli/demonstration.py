@@ -19,11 +19,13 @@ from dragoman.corpus.prepared import CorpusFiles
 from dragoman.corpus.samples import SAMPLES, fetch
 from dragoman.corpus.splitting import split_pairs
 from dragoman.decoding.translator import Translator
+from dragoman.errors import UserError
 from dragoman.evaluation.metrics import Metrics, evaluate_corpus
 from dragoman.evaluation.placeholders import Survival, placeholder_survival
 from dragoman.inspection.plots import attention_png
+from dragoman.text.display import excerpt
 from dragoman.text.lines import atomic_write
-from dragoman.training.progress import duration, excerpt, say
+from dragoman.training.progress import duration, say
 
 SAMPLE = SAMPLES["home-assistant"]
 SOURCE = "en"
@@ -70,7 +72,10 @@ class Demonstration:
         return self.folder / "results.json"
 
     def run(self, seconds: float) -> str:
-        """Do what is not done yet, training for so long, and tell what came out."""
+        """Do what is not done yet, training for so long, and tell what came out.
+
+        Raises UserError where the folder holds something else.
+        """
         started = time.monotonic()
         self._make_data()
         self._train(seconds, started)
@@ -84,9 +89,13 @@ class Demonstration:
         """Set the test data aside before anything else sees the pairs."""
         origin = {"sha256": SAMPLE.sha256, "target": self.target, "seed": _SEED}
         marker = self.folder / "data" / "origin.json"
-        if marker.is_file() and marker.read_text(encoding="utf-8") == json.dumps(origin):
+        if marker.is_file():
+            if marker.read_text(encoding="utf-8") != json.dumps(origin):
+                raise self._other("another language or sample")
             say(f"reused: data {marker.parent}")
             return
+        if self.model.exists():
+            raise self._other("a model of other data")
         report = CleaningReport()
         extracted = SAMPLE.extract(self.sample, SOURCE, self.target)
         pairs = list(clean_pairs(extracted, DataConfig.model_validate({}), report))
@@ -97,6 +106,9 @@ class Demonstration:
             _write_pairs(marker.parent / f"{name}.jsonl", [pairs[row] for row in rows])
         with atomic_write(marker) as stream:
             stream.write(json.dumps(origin).encode())
+
+    def _other(self, content: str) -> UserError:
+        return UserError(f"{self.folder}: this folder holds {content}", "name another --out")
 
     def _train(self, seconds: float, started: float) -> None:
         if stages.is_finished(self.model):
@@ -164,9 +176,9 @@ class Demonstration:
         for number, item in enumerate(results["shown"], start=1):
             lines += [
                 "",
-                f"{number:2}  source       {_one_line(item['source'])}",
-                f"    reference    {_one_line(item['reference'])}",
-                f"    translation  {_one_line(item['translation'])}",
+                f"{number:2}  source       {excerpt(item['source'])}",
+                f"    reference    {excerpt(item['reference'])}",
+                f"    translation  {excerpt(item['translation'])}",
             ]
         model, test = self.model, self.folder / "data" / "test.jsonl"
         lines += [
@@ -208,10 +220,6 @@ def draw_attention(translator: Translator, shown: Sequence[dict[str, str]], path
         path,
         f"{excerpt(chosen['source'])} → {excerpt(chosen['translation'])}",
     )
-
-
-def _one_line(text: str) -> str:
-    return excerpt(text.replace("\n", " ⏎ "))
 
 
 def _write_pairs(path: Path, pairs: Sequence[Pair]) -> None:

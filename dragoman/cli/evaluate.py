@@ -10,16 +10,20 @@ import typer
 
 from dragoman.cli import options
 from dragoman.cli.application import app
-from dragoman.cli.translate import one_line
 from dragoman.errors import UserError
+from dragoman.text.lines import one_line, read_lines, write_lines
 
 if TYPE_CHECKING:
     from dragoman.evaluation.metrics import Metrics
     from dragoman.evaluation.placeholders import Survival
 
+# Options that mean nothing beside --hypotheses.
+_FOR_MODELS = {"model", "beam", "length_penalty", "source_language", "device"}
+
 
 @app.command()
 def evaluate(
+    context: typer.Context,
     model: Annotated[
         Path | None, typer.Option(metavar="DIR", help="The model folder to measure.")
     ] = None,
@@ -54,12 +58,10 @@ def evaluate(
     dragoman evaluate --hypotheses new.de --reference test.de
     """
     started = time.monotonic()
+    if hypotheses is not None:
+        _refuse_beside_hypotheses(context)
     texts = _texts(source, reference, data, errors)
     if hypotheses is not None:
-        if model is not None:
-            raise UserError("--model and --hypotheses together", "give one of them")
-        from dragoman.text.lines import read_lines
-
         translations = list(read_lines(hypotheses, errors.value))
         guessed = options.guess_language(reference) or options.guess_language(hypotheses)
         language = target_language or guessed or "unknown"
@@ -77,6 +79,21 @@ def evaluate(
     _report(texts, translations, language, output, as_json, time.monotonic() - started)
 
 
+def _refuse_beside_hypotheses(context: typer.Context) -> None:
+    """Raises UserError for an option that only a model obeys."""
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name in _FOR_MODELS
+        and context.params[parameter.name] not in (None, parameter.default)
+    ]
+    if given:
+        raise UserError(
+            f"--hypotheses are translations already; {', '.join(given)} would change nothing",
+            "give either a model with its options or --hypotheses",
+        )
+
+
 @dataclass(frozen=True)
 class _Texts:
     sources: list[str] | None
@@ -87,7 +104,6 @@ def _texts(
     source: Path | None, reference: Path | None, data: Path | None, errors: options.Errors
 ) -> _Texts:
     from dragoman.corpus.pairs import read_parallel, read_table
-    from dragoman.text.lines import read_lines
 
     if data is not None:
         if source is not None or reference is not None:
@@ -112,7 +128,6 @@ def _report(
 ) -> None:
     from dragoman.evaluation.metrics import evaluate_corpus
     from dragoman.evaluation.placeholders import placeholder_survival
-    from dragoman.text.lines import write_lines
 
     if output is not None:
         write_lines(output, map(one_line, translations))

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.corpus.pairs import COMPRESSED_SUFFIXES
 from dragoman.errors import UserError
+from dragoman.text.languages import plain_code
 
 if TYPE_CHECKING:
     from dragoman.corpus.prepared import CorpusFiles
@@ -129,7 +131,6 @@ WantedTarget = Annotated[
 
 UNKNOWN = ("source", "target")
 """What languages are called that nobody named."""
-_COMPRESSED = (".gz", ".zst", ".xz")
 _NO_LANGUAGE = frozenset(
     "txt tsv csv src tgt trg ref raw tok bpe spm out hyp log dat lst low sys xml sgm md".split()
 )
@@ -141,7 +142,7 @@ def guess_language(path: Path | None) -> str | None:
     if path is None:
         return None
     suffixes = path.suffixes
-    while suffixes and suffixes[-1].lower() in _COMPRESSED:
+    while suffixes and suffixes[-1].lower() in COMPRESSED_SUFFIXES:
         suffixes.pop()
     code = suffixes[-1].removeprefix(".") if suffixes else ""
     known = _LANGUAGE.fullmatch(code) and code.lower() not in _NO_LANGUAGE
@@ -175,9 +176,7 @@ def corpus_files(
     if table is not None and (source is not None or target is not None):
         raise UserError("--data holds both sides", "give either --data or --source and --target")
     if table is None and (source is None or target is None):
-        raise UserError(
-            "no pairs to train on", "give --source and --target, or --data with both sides"
-        )
+        raise UserError("no pairs given", "give --source and --target, or --data with both sides")
     return CorpusFiles(
         source_language=languages[0],
         target_language=languages[1],
@@ -194,13 +193,9 @@ def corpus_files(
 def check_languages(model: Any, source: str | None, target: str | None) -> None:
     """Refuse a model of other languages than a person asked for. Raises UserError."""
     for wanted, own in ((source, model.source_language), (target, model.target_language)):
-        if wanted is not None and _plain(wanted) != _plain(own):
+        if wanted is not None and plain_code(wanted) != plain_code(own):
             pair = f"{model.source_language}->{model.target_language}"
             raise UserError(f"this model is {pair}", f"it cannot do '{wanted}'")
-
-
-def _plain(language: str) -> str:
-    return language.lower().replace("_", "-")
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}

@@ -24,8 +24,10 @@ from dragoman.training.checkpoints import (
     disk_errors,
     list_checkpoints,
     load_checkpoint,
+    step_name,
 )
 from dragoman.training.precision import choose_device
+from dragoman.training.process import prepare_process
 from dragoman.training.progress import EventLog, TrainingDisplay, duration, say, stage
 from dragoman.training.trainer import StopRequestedError, Trainer
 
@@ -53,6 +55,7 @@ def train_to_end(run: Run) -> None:
     Raises typer.Exit with 130 or 143 when a signal stopped the run, UserError for what a person
     can mend.
     """
+    prepare_process()
     tokenizer = Tokenizer.load(run.corpus.folder / TOKENIZER)
     validation = Validation(run.config, tokenizer, run.corpus.folder)
     torch.manual_seed(run.config.training.seed)
@@ -141,6 +144,11 @@ def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Valida
     save_model(run.folder, run.config, tokenizer, dict(model.state_dict()), card)
     curve_png(run.work / LOG, run.work / CURVE)
     say(f"validation scores, beam {run.config.search.beam}:\n{summary.scores.render()}")
+    if state.step < run.config.training.warmup_steps:
+        say(
+            f"warning: {state.step:,} updates are too few to learn from: give more time or more "
+            "data, or take a smaller preset"
+        )
     say(f"trained {state.step:,} steps in {duration(state.seconds)}; model: {run.folder}")
 
 
@@ -159,20 +167,26 @@ def _whole(paths: list[Path]) -> list[Path]:
 
 def _keep_the_better(trainer: Trainer, validation: Validation) -> tuple[float, str]:
     """Give the model the average of the last checkpoints or the best one; its nll and its name."""
-    paths, state = _whole(trainer.averaged_paths()), trainer.state
-    best = {
-        int(path.name.removeprefix("step-")): path for path in list_checkpoints(trainer.checkpoints)
-    }
-    if not paths or state.best_step not in best:
-        raise UserError(f"{trainer.checkpoints}: checkpoints are missing", "train again")
-    trainer.model.load_state_dict(average_checkpoints(paths))
-    average = validation.nll(trainer.model)
-    single = f"the best checkpoint, step {state.best_step:,}"
-    several = f"the average of the last {len(paths)} checkpoints"
-    figures = (
-        f"nll {min(average, state.best_nll):.4f}, the other {max(average, state.best_nll):.4f}"
+    state = trainer.state
+    paths = _whole(trainer.averaged_paths())
+    best = _whole(
+        [p for p in list_checkpoints(trainer.checkpoints) if p.name == step_name(state.best_step)]
     )
-    if average <= state.best_nll:
-        return average, f"{several} ({figures})" if len(paths) > 1 else single
-    trainer.model.load_state_dict(load_checkpoint(best[state.best_step]).model)
-    return state.best_nll, f"{single} ({figures})"
+    if not paths and not best:
+        raise UserError(f"{trainer.checkpoints}: no whole checkpoint is left", "train again")
+    choices = []
+    if paths:
+        several = f"the average of the last {len(paths)} checkpoints"
+        choices.append((several, average_checkpoints(paths)))
+    if best and best != paths:
+        single = f"the best checkpoint, step {state.best_step:,}"
+        choices.append((single, load_checkpoint(best[0]).model))
+    measured = []
+    for name, weights in choices:
+        trainer.model.load_state_dict(weights)
+        measured.append((validation.nll(trainer.model), name, weights))
+    measured.sort(key=lambda choice: choice[0])
+    nll, name, weights = measured[0]
+    trainer.model.load_state_dict(weights)
+    others = "".join(f", {other} {value:.4f}" for value, other, _ in measured[1:])
+    return nll, f"{name} (nll {nll:.4f}{others})"

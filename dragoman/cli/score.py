@@ -1,13 +1,11 @@
 """dragoman score"""
 
 import math
-import re
 import sys
 from itertools import islice
 
 from dragoman.cli import options
 from dragoman.cli.application import app
-from dragoman.errors import UserError
 
 # Pairs scored together; what is scored is printed.
 _WINDOW = 2048
@@ -40,22 +38,11 @@ def score(
     options.check_languages(scorer.config, source_language, target_language)
     pairs, total, tokens, done = files.pairs(), 0.0, 0, 0
     while window := list(islice(pairs, _WINDOW)):
-        try:
-            scores = scorer.score(
-                [pair.source for pair in window], [pair.target for pair in window]
-            )
-        except UserError as error:
-            raise _with_place(error, done) from None
-        for result in scores:
+        sources, targets = [pair.source for pair in window], [pair.target for pair in window]
+        for result in scorer.score(sources, targets, first=done + 1):
             print(f"{result.score:.4f}\t{result.log_prob:.4f}\t{len(result.tokens)}")
             total, tokens = total + result.log_prob, tokens + len(result.tokens)
         done += len(window)
     if tokens:
         summary = f"perplexity {math.exp(-total / tokens):.3f} over {tokens:,} subwords"
         print(f"{done:,} pairs, {summary}", file=sys.stderr)
-
-
-def _with_place(error: UserError, done: int) -> UserError:
-    """The scorer counts from the first pair of its window, a person from the first line."""
-    message = re.sub(r"(?<=^pair )\d+", lambda found: str(int(found[0]) + done), error.message)
-    return UserError(message, error.hint)

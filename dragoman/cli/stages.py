@@ -145,7 +145,9 @@ def check_output(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: is not a folder", "name another --out")
     if is_finished(out):
-        raise UserError(f"{out}: there is a model in this folder", "name another --out")
+        raise UserError(
+            f"{out}: there is a model in this folder", "name another --out, or delete it"
+        )
     if has_checkpoints(out):
         raise UserError(
             f"{out}: there is an unfinished training in this folder",
@@ -212,7 +214,7 @@ def _final_config(request: TrainingRequest, corpus: "PreparedCorpus") -> Config:
         "training": {},
     }
     if request.prepared is not None:
-        _refuse_data_settings(request)
+        _refuse_data_settings(request, corpus)
         flags["data"] = corpus.data.model_dump()
     if request.budget_steps:
         flags["training"]["max_steps"] = request.budget_steps
@@ -228,12 +230,22 @@ def _final_config(request: TrainingRequest, corpus: "PreparedCorpus") -> Config:
     return config
 
 
-def _refuse_data_settings(request: TrainingRequest) -> None:
-    given = [text for text in request.choices.assignments if text.strip().startswith("data.")]
-    if given or "data" in request.choices.file:
+def _refuse_data_settings(request: TrainingRequest, corpus: "PreparedCorpus") -> None:
+    """Settings that a prepared corpus cannot follow any more; equal ones pass."""
+    wanted = request.choices.resolve(corpus.pairs).data.model_dump()
+    given = set(request.choices.file.get("data", {}))
+    given |= {
+        text.partition("=")[0].strip().removeprefix("data.")
+        for text in request.choices.assignments
+        if text.strip().startswith("data.")
+    }
+    used = corpus.data.model_dump()
+    different = sorted(name for name in given if wanted[name] != used[name])
+    if different:
+        name = different[0]
         raise UserError(
-            "the settings of section data are those that the corpus was prepared with",
-            "give them to dragoman prepare",
+            f"data.{name} = {wanted[name]!r}, but this corpus was prepared with {used[name]!r}",
+            "leave it out, or prepare the corpus anew",
         )
 
 

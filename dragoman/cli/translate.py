@@ -2,8 +2,10 @@
 
 import json
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
 
@@ -12,18 +14,14 @@ import typer
 from dragoman.cli import options
 from dragoman.cli.application import app
 from dragoman.errors import UserError
+from dragoman.text.display import printable
+from dragoman.text.lines import atomic_write, one_line, read_lines
 
 if TYPE_CHECKING:
     from dragoman.decoding.translator import Translation, Translator
     from dragoman.text.lines import ErrorPolicy
 
-# What would end a line in the output, or hide what is before it on a terminal.
-_LINE_BREAKS = str.maketrans({"\n": " ", "\r": " "})
-
-
-def one_line(text: str) -> str:
-    """A translation as one line of a file: line breaks inside it become spaces."""
-    return text.translate(_LINE_BREAKS)
+_STDIN = Path("-")
 
 
 @app.command()
@@ -42,7 +40,13 @@ def translate(
     beam: options.Beam = None,
     length_penalty: options.LengthPenalty = None,
     n_best: Annotated[
-        int, typer.Option(metavar="N", min=1, max=1000, help="Print N translations of every line.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=1000,
+            help="Print N translations of every line; without --beam, the beam is at least N.",
+        ),
     ] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Print SCORE<TAB>TEXT.")] = False,
     as_json: options.AsJson = False,
@@ -55,7 +59,8 @@ def translate(
 
     A line break inside a translation becomes a space. With --n-best every line of output is
     NUMBER<TAB>SCORE<TAB>TEXT; a score is the log-probability divided by the length penalty. With
-    --json every line is an object with text, score, candidates and warnings. Warnings go to stderr.
+    --json every line is an object with text, score, candidates and warnings. Warnings go to stderr
+    with FILE:LINE, or the number of the line of stdin or of the --text.
 
     \b
     dragoman translate --model models/en-de < new.en > new.de
@@ -65,40 +70,61 @@ def translate(
 
     if text and files:
         raise UserError("--text and files together", "give one of them")
-    translator = load_translator(model, beam, length_penalty, device)
-    if n_best > translator.search.beam:
-        raise UserError(
-            f"--n-best {n_best} is more than a beam of {translator.search.beam} can find",
-            f"add --beam {n_best}",
-        )
+    translator = load_translator(model, beam, length_penalty, device, n_best)
     options.check_languages(translator.config, source_language, target_language)
-    lines = iter(text) if text else _lines(files or [Path("-")], errors.value)
+    paths = [] if text else files or [_STDIN]
+    places: deque[str] = deque()
+    lines = _lines(text or [], paths, errors.value, places)
     form = _json_lines if as_json else _table_lines if n_best > 1 else _text_lines
     with _output(output) as stream:
-        for number, translation in enumerate(_translations(translator, lines, n_best), start=1):
+        found = _translations(translator, lines, n_best, _manner(paths, output))
+        for number, translation in enumerate(found, start=1):
+            place = places.popleft()
             for warning in translation.warnings:
-                print(f"line {number}: {warning}", file=sys.stderr)
+                print(printable(f"{place}: {warning}"), file=sys.stderr)
             for line in form(number, translation, scores):
                 stream.write(line.encode("utf-8", "surrogatepass") + b"\n")
             stream.flush()
 
 
-def _lines(files: list[Path], errors: "ErrorPolicy") -> Iterator[str]:
-    from dragoman.text.lines import read_lines
+def _lines(
+    texts: list[str], paths: list[Path], errors: "ErrorPolicy", places: deque[str]
+) -> Iterator[str]:
+    """The lines to translate; as each is read, its place in words is added to `places`."""
+    for number, text in enumerate(texts, start=1):
+        places.append(f"line {number}")
+        yield text
+    for path in paths:
+        before = "line " if path == _STDIN else f"{path}:"
+        for number, line in enumerate(read_lines(path, errors), start=1):
+            places.append(f"{before}{number}")
+            yield line
 
-    for path in files:
-        yield from read_lines(path, errors)
+
+@dataclass(frozen=True)
+class _Manner:
+    """Whether somebody types the lines, and whether a bar shows how far things are."""
+
+    typed: bool
+    bar: bool
+
+
+def _manner(paths: list[Path], output: Path | None) -> _Manner:
+    return _Manner(
+        typed=paths == [_STDIN] and sys.stdin is not None and sys.stdin.isatty(),
+        bar=sys.stderr.isatty() and (output is not None or not sys.stdout.isatty()),
+    )
 
 
 def _translations(
-    translator: "Translator", lines: Iterable[str], n_best: int
+    translator: "Translator", lines: Iterable[str], n_best: int, how: _Manner
 ) -> "Iterator[Translation]":
     from dragoman.training.progress import stage
 
-    if sys.stdin is not None and sys.stdin.isatty():  # somebody types: answer every line
+    if how.typed:  # answer every line before the next is typed
         for line in lines:
             yield from translator.translate([line], n_best)
-    elif sys.stderr.isatty() and not sys.stdout.isatty():
+    elif how.bar:
         with stage("translating") as advance:
             for translation in translator.translate_stream(lines, n_best):
                 yield translation
@@ -109,8 +135,6 @@ def _translations(
 
 @contextmanager
 def _output(path: Path | None) -> Iterator[BinaryIO]:
-    from dragoman.text.lines import atomic_write
-
     if path is None:
         yield sys.stdout.buffer
         return

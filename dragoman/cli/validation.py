@@ -1,5 +1,6 @@
 """How a model is measured while it trains and when it is done."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from dragoman.model.transformer import Transformer
 from dragoman.training.progress import stage
 from dragoman.training.trainer import validation_nll
 
-# Pairs translated at every validation, and once at the end.
+# Pairs translated at every validation, and once at the end; fewer when the time is short.
 _DURING, _AT_END = 200, 500
+# Seconds of a time budget for each of them.
+_SECONDS_DURING, _SECONDS_AT_END = 2.5, 1.0
 # Lines translated between two updates of a progress bar.
 _CHUNK = 256
 
@@ -32,7 +35,9 @@ class Validation:
         self._config, self._tokenizer = config, tokenizer
         self._store = CorpusStore.open(corpus / VALID)
         self._pairs = list(read_table(corpus / VALID_TEXT))
-        self._during = spread(self._pairs, _DURING)
+        budget = config.training.budget_seconds or math.inf
+        self._at_end = int(min(_AT_END, max(50, budget / _SECONDS_AT_END)))
+        self._during = spread(self._pairs, int(min(_DURING, max(20, budget / _SECONDS_DURING))))
         by_length = sorted(self._during, key=lambda pair: len(pair.source))
         middle, longer = by_length[len(by_length) // 2], by_length[len(by_length) * 4 // 5]
         self._shown = list(dict.fromkeys([middle, longer]))
@@ -65,7 +70,7 @@ class Validation:
 
     def final(self, model: Transformer) -> Metrics:
         """The scores for the model card: search as configured."""
-        chosen = spread(self._pairs, _AT_END)
+        chosen = spread(self._pairs, self._at_end)
         translator = self._translator(model, self._config.search)
         sources = [pair.source for pair in chosen]
         return self._measure(chosen, translate_all(translator, sources, "evaluating"))
@@ -101,6 +106,4 @@ def spread(pairs: Sequence[Pair], count: int) -> list[Pair]:
 
 def perplexity(nll: float) -> float:
     """exp(nll), infinite where that is too large for a float."""
-    import math
-
     return math.exp(nll) if nll < 700 else math.inf

@@ -21,6 +21,7 @@ from typing import Any
 
 from dragoman.config import DataConfig
 from dragoman.corpus.pairs import Pair
+from dragoman.text.display import excerpt
 from dragoman.text.protect import find_spans
 
 SAMPLE_SIZE = 10_000
@@ -98,7 +99,7 @@ class CleaningReport:
         for reason, count in sorted(self.dropped.items(), key=lambda item: (-item[1], item[0])):
             lines.append(f"  dropped {count:,}: {reason}")
             lines += [
-                f"    {_place(line)}{_excerpt(pair.source)} -> {_excerpt(pair.target)}"
+                f"    {_place(line)}{_quoted(pair.source)} -> {_quoted(pair.target)}"
                 for line, pair in self.examples[reason]
             ]
         return "\n".join(lines)
@@ -106,6 +107,10 @@ class CleaningReport:
 
 def _place(line: int) -> str:
     return f"line {line}: " if line else ""
+
+
+def _quoted(text: str) -> str:
+    return f'"{excerpt(text, 60)}"'
 
 
 def clean_pairs(
@@ -242,9 +247,3 @@ def _free_place(table: "array[int]", digest: int) -> int:
     while table[place] and table[place] != digest:
         place = (place + 1) & mask
     return place
-
-
-def _excerpt(text: str, width: int = 60) -> str:
-    """A quoted, shortened text that is safe to print on a terminal."""
-    shown = text if len(text) <= width else text[: width - 1] + "…"
-    return '"' + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown) + '"'

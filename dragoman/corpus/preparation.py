@@ -143,17 +143,13 @@ def _given_validation(files: CorpusFiles, report: CleaningReport) -> list[Pair] 
 def _without_overlap(
     pairs: Iterator[Pair], validation: list[Pair] | None, report: CleaningReport
 ) -> Iterator[Pair]:
-    if validation is None:
-        yield from pairs
-        return
-    yielded = 0
-    for pair in remove_overlap(pairs, validation):
-        yielded += 1
-        yield pair
-    if overlapping := report.kept - yielded:
-        report.kept = yielded
-        report.dropped[OVERLAP] = overlapping
-        report.examples[OVERLAP] = []
+    """The pairs unlike every given validation pair; the rest was counted as kept before."""
+
+    def drop(pair: Pair) -> None:
+        report.drop(OVERLAP, 0, pair)
+        report.kept -= 1
+
+    return pairs if validation is None else remove_overlap(pairs, validation, drop)
 
 
 def _split(

@@ -54,15 +54,22 @@ def split_pairs(pairs: Sequence[Pair], size: int, seed: int) -> tuple[list[int],
     return np.flatnonzero(held_out).tolist(), np.flatnonzero(~held_out).tolist()
 
 
-def remove_overlap(training: Iterable[Pair], held_out: Sequence[Pair]) -> Iterator[Pair]:
+def remove_overlap(
+    training: Iterable[Pair],
+    held_out: Sequence[Pair],
+    dropped: Callable[[Pair], object] = lambda pair: None,
+) -> Iterator[Pair]:
     """Yield the training pairs that share neither a source key nor a target key with `held_out`.
 
-    For validation and test sets that are given. Memory: 8-byte digests of the held-out keys.
+    For validation and test sets that are given; `dropped` is called with every other pair. Memory:
+    8-byte digests of the held-out keys.
     """
     sources = {_digest(pair.source) for pair in held_out}
     targets = {_digest(pair.target) for pair in held_out}
     for pair in training:
-        if _digest(pair.source) not in sources and _digest(pair.target) not in targets:
+        if _digest(pair.source) in sources or _digest(pair.target) in targets:
+            dropped(pair)
+        else:
             yield pair
 
 

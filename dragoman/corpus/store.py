@@ -83,11 +83,6 @@ class CorpusStore:
         """(rows,) number of target ids of each row."""
         return self._lengths(3)
 
-    @cached_property
-    def tokens(self) -> int:
-        """The number of target ids in the store."""
-        return int(self.target_lengths.sum(dtype=np.int64))
-
     def _lengths(self, column: int) -> npt.NDArray[np.int32]:
         lengths = np.empty(self._length, dtype=np.int32)
         for batch in range(len(self._columns)):

@@ -39,17 +39,20 @@ class Scorer:
         """Load a model folder. Raises UserError for a folder that is no model."""
         return cls(load_model(Path(folder), choose_device(device)))
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
-        """Score every target as a translation of its source. Raises UserError when too long."""
+    def score(self, sources: Sequence[str], targets: Sequence[str], first: int = 1) -> list[Score]:
+        """Score every target as a translation of its source.
+
+        Raises UserError when one is too long; it names the pair, counted from `first`.
+        """
         encoded = [
             self.tokenizer.encode_pair(source.strip(), target.strip())
             for source, target in zip(sources, targets, strict=True)
         ]
         limit = self.config.model.max_positions - 1
-        for number, pair in enumerate(encoded, 1):
+        for number, pair in enumerate(encoded, first):
             if max(map(len, pair)) > limit:
                 raise UserError(
-                    f"pair {number} has more than {limit} tokens", "split it at sentence ends"
+                    f"pair {number:,} has more than {limit} tokens", "split it at sentence ends"
                 )
         results: dict[int, Score] = {}
         for numbers in self._batches(encoded):

@@ -64,9 +64,9 @@ def beam_search(step: Step, state: State, limits: Limits) -> list[list[Hypothesi
     """The best hypotheses of every sentence, best first, at most `beam` of each.
 
     step(ids (R,), state) -> (log_probs (R, V), state); a forbidden symbol has -inf. Every open
-    hypothesis may end at every step. A sentence leaves the batch when none of its open hypotheses
-    can still come among its n_best: so the first result does not depend on n_best, and no result
-    on the other sentences.
+    hypothesis may end at every step; in a beam of 1, greedy search, only where that is likeliest. A
+    sentence leaves the batch when none of its open hypotheses can still come among its n_best: so
+    the first result does not depend on n_best, and no result on the other sentences.
     """
     beam = limits.beam
     active = [_Sentence(number, limit) for number, limit in enumerate(limits.max_lengths)]
@@ -80,12 +80,13 @@ def beam_search(step: Step, state: State, limits: Limits) -> list[list[Hypothesi
         log_probs, state = step(ids, state)
         device = log_probs.device
         length += 1
-        if length > limits.min_length:
-            _finish(active, tokens, totals, log_probs[:, limits.eos].cpu(), limits)
         open_tokens, open_totals = tokens, totals
         totals, parents, symbols = _best_continuations(log_probs, totals.to(device), limits.eos)
         tokens = torch.cat([_gather_beams(tokens, parents), symbols[..., None]], dim=2)
         best = totals[:, 0].tolist()
+        if length > limits.min_length:
+            ended = open_totals + log_probs[:, limits.eos].cpu().unflatten(0, (-1, beam))
+            _finish(active, open_tokens, ended.tolist(), best, limits)
         kept = [
             row
             for row, sentence in enumerate(active)
@@ -122,17 +123,22 @@ def _gather_beams(values: Tensor, parents: Tensor) -> Tensor:
 
 
 def _finish(
-    active: list[_Sentence], tokens: Tensor, totals: Tensor, end_log_probs: Tensor, limits: Limits
+    active: list[_Sentence],
+    tokens: Tensor,
+    ended: list[list[float]],
+    best: list[float],
+    limits: Limits,
 ) -> None:
     """Let every open hypothesis end here; each sentence keeps its N best finished ones."""
     penalty = length_penalty(tokens.shape[2] + 1, limits.length_penalty)
-    ended = (totals + end_log_probs.unflatten(0, (-1, limits.beam))).tolist()
     for row, sentence in enumerate(active):
         kept = sentence.finished
         for beam, log_prob in enumerate(ended[row]):
             score = log_prob / penalty
             full = len(kept) == limits.beam
             if score == -math.inf or (full and score <= kept[-1].score):
+                continue
+            if limits.beam == 1 and log_prob < best[row]:  # greedy: the likeliest symbol only
                 continue
             kept.append(Hypothesis(tokens[row, beam].tolist(), log_prob, score))
             kept.sort(key=lambda hypothesis: -hypothesis.score)
@@ -142,6 +148,8 @@ def _finish(
 def _is_open(sentence: _Sentence, best: float, length: int, limits: Limits) -> bool:
     """Whether the best open hypothesis, of so many tokens, may still end among the n_best."""
     if length > sentence.limit or best == -math.inf:
+        return False
+    if limits.beam == 1 and sentence.finished:
         return False
     if len(sentence.finished) < limits.n_best:
         return True

@@ -17,13 +17,13 @@ from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.search import Hypothesis, Limits, beam_search
 from dragoman.decoding.step import TransformerStep
 from dragoman.model.folder import LoadedModel, load_model
+from dragoman.text.languages import UNSPACED, base_code
+from dragoman.text.protect import count_spans
 from dragoman.text.segments import split_to_fit
 from dragoman.training.precision import choose_device
 
 # Lines read, sorted by length and translated together when a stream is translated.
 _WINDOW = 2048
-# Languages that write no space between sentences.
-_UNSPACED = {"zh", "ja", "th", "lo", "km", "my"}
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Translation:
 class _Piece:
     """A part of a line short enough for the model."""
 
+    text: str
     ids: tuple[int, ...]
     spans: tuple[str, ...]
 
@@ -87,8 +88,11 @@ class Translator:
     def translate(self, lines: Sequence[str], n_best: int = 1) -> list[Translation]:
         """Translate every line; a blank line stays as it is.
 
-        n_best candidates a line, or as many as the beam finds: never more than its width.
+        n_best candidates a line, or as many as the beam finds: never more than its width. Raises
+        TypeError for a single string.
         """
+        if isinstance(lines, str):  # a sequence of strings too, of one character each
+            raise TypeError("translate takes a list of lines, not one string")
         split = [self._split(line) for line in lines]
         pieces = list(dict.fromkeys(piece for line in split for piece in line.pieces))
         n_best = min(n_best, self.search.beam)
@@ -122,11 +126,11 @@ class Translator:
         return _Line(line, pieces, gaps)
 
     def _fits(self, text: str) -> bool:
-        return len(self._encode(text).ids) < self._max_source
+        return len(self._encode(text).ids) <= self._max_source
 
     def _encode(self, text: str) -> _Piece:
         ids, spans = self.tokenizer.encode_source(text)
-        return _Piece(tuple(ids), tuple(spans))
+        return _Piece(text, tuple(ids), tuple(spans))
 
     def _join(self, line: _Line, found: list[list[Hypothesis]], n_best: int) -> Translation:
         if not line.pieces:
@@ -172,9 +176,8 @@ class Translator:
 
     def _between(self, gap: str) -> str:
         """The space between two sentences, as the target language writes it."""
-        language = self.config.target_language.lower().replace("_", "-").split("-")[0]
         if gap in ("", " "):
-            return "" if language in _UNSPACED else " "
+            return "" if base_code(self.config.target_language) in UNSPACED else " "
         return gap
 
     def _search_all(self, pieces: list[_Piece], n_best: int) -> dict[_Piece, list[Hypothesis]]:
@@ -189,7 +192,7 @@ class Translator:
 
     def _lost(self, piece: _Piece, hypothesis: Hypothesis) -> list[str]:
         text = self.tokenizer.decode_target(hypothesis.tokens, list(piece.spans))
-        return [span for span in piece.spans if span not in text]
+        return list((count_spans(piece.text) - count_spans(text)).elements())
 
     def _search(self, pieces: list[_Piece], n_best: int) -> list[list[Hypothesis]]:
         results: list[list[Hypothesis]] = [[] for _ in pieces]

@@ -5,13 +5,14 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from dragoman.errors import UserError
+from dragoman.text.languages import UNSPACED, base_code
+from dragoman.text.lines import one_line
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
 
 _MORPHOLOGICAL = {"ja": "ja", "jpn": "ja", "ko": "ko", "kor": "ko"}
 _CHINESE = frozenset({"zh", "zho", "chi", "cmn", "yue"})
-_UNSPACED = frozenset({"th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod", "dz"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,10 @@ def evaluate_corpus(hypotheses: Sequence[str], references: Sequence[str], langua
 
     bleu, note = _bleu_for(language)
     chrf = CHRF()
-    candidates = [_one_line(text) for text in hypotheses]
-    targets = [[_one_line(text) for text in references]]
+    # 13a deletes a hyphen before a line break and the other tokenizers do not: the same text would
+    # score differently from the same text in a file.
+    candidates = [one_line(text) for text in hypotheses]
+    targets = [[one_line(text) for text in references]]
     return Metrics(
         bleu=float(bleu.corpus_score(candidates, targets).score),
         bleu_signature=str(bleu.get_signature()),
@@ -79,17 +82,11 @@ def evaluate_corpus(hypotheses: Sequence[str], references: Sequence[str], langua
     )
 
 
-def _one_line(text: str) -> str:
-    # 13a deletes a hyphen before a line break and the other tokenizers do not: the same text would
-    # score differently from the same text in a file.
-    return text.replace("\r\n", " ").replace("\n", " ")
-
-
 def _bleu_for(language: str) -> tuple["BLEU", str]:
     """Return BLEU with the tokenizer for a language, and a note on the choice or ``""``."""
     from sacrebleu.metrics.bleu import BLEU
 
-    code = language.replace("_", "-").split("-")[0].lower()
+    code = base_code(language)
     if code in _CHINESE:
         return BLEU(tokenize="zh", force=True), ""
     if code in _MORPHOLOGICAL:
@@ -103,7 +100,7 @@ def _bleu_for(language: str) -> tuple["BLEU", str]:
                 "compare only with others of the same signature"
             )
             return BLEU(tokenize="char", force=True), note
-    if code in _UNSPACED:
+    if code in UNSPACED:
         note = (
             "BLEU splits words at spaces, which this language does not write between words: "
             "go by chrF"

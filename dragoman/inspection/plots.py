@@ -335,7 +335,7 @@ def _need_matplotlib() -> None:
     except ImportError:
         raise UserError(
             "drawing needs matplotlib, which is not installed",
-            'install it with: pip install "dragoman[plots]"',
+            "install it with: pip install matplotlib",
         ) from None
 
 

@@ -14,7 +14,7 @@ from dragoman.model.layers import Linear, dropout
 from dragoman.model.layout import Layout
 
 # On a CPU two batched matrix products beat the fused kernel up to about this many scores a head,
-# above it the fused kernel's O(n) memory wins (measured: benchmarks/README.md).
+# above it the fused kernel's O(n) memory wins.
 _EXPLICIT_SCORES = 128 * 128
 
 

@@ -1,5 +1,6 @@
 """A model is a folder: model.safetensors, config.toml, tokenizer.model, README.md."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from dragoman.config import Config, config_from_toml, config_to_toml
+from dragoman.config import Checksums, Config, config_from_toml, config_to_toml
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
@@ -39,11 +40,14 @@ def save_model(
     """Write a self-contained model folder; weights last, since they make it one."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    saved_weights, saved_tokenizer = save(plain), tokenizer.to_bytes()
+    checksums = Checksums(weights=_digest(saved_weights), tokenizer=_digest(saved_tokenizer))
+    config = config.model_copy(update={"checksums": checksums})
     contents = (
         (SETTINGS, config_to_toml(config).encode()),
-        (TOKENIZER, tokenizer.to_bytes()),
+        (TOKENIZER, saved_tokenizer),
         (CARD, card.encode()),
-        (WEIGHTS, save(plain)),
+        (WEIGHTS, saved_weights),
     )
     for name, content in contents:
         with atomic_write(folder / name) as stream:
@@ -59,13 +63,35 @@ def load_model(folder: Path, device: torch.device | None = None) -> LoadedModel:
         )
         raise UserError(f"{folder}: {what}", "name a folder that 'dragoman train' has written")
     config = read_config(folder)
+    _verify(folder / TOKENIZER, config.checksums.tokenizer)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     with torch.device("meta"):  # shapes without memory: the settings may be those of a giant
         expected = Transformer(config.model, tokenizer.vocabulary_size).state_dict()
     check_weights(expected, folder / WEIGHTS)
+    _verify(folder / WEIGHTS, config.checksums.weights)
     model = Transformer(config.model, tokenizer.vocabulary_size)
     load_weights(model, folder / WEIGHTS)
     return LoadedModel(config, tokenizer, model.to(device or torch.device("cpu")).eval())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _verify(path: Path, expected: str | None) -> None:
+    """Refuse a file that is not the one this model was saved with. Raises UserError."""
+    if expected is None:
+        return
+    try:
+        with path.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    if found != expected:
+        raise UserError(
+            f"{path}: damaged, changed, or of another model (checksum differs)",
+            "copy the folder again; if the change is meant, delete [checksums] in config.toml",
+        )
 
 
 def read_config(folder: Path) -> Config:

@@ -68,7 +68,12 @@ def add_dropout(x: Tensor, y: Tensor, rate: float) -> Tensor:
     return _add_byte_dropout(x, y, rate)
 
 
-_BITS = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
+_BITS = {
+    torch.bfloat16: torch.int16,
+    torch.float16: torch.int16,
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+}
 
 
 def keep_mask(x: Tensor, rate: float) -> tuple[Tensor, float]:

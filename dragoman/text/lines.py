@@ -28,6 +28,8 @@ _BLOCK: Final = 64 * 1024
 # A run-length block of zstd turns 4 bytes into 128 KiB: a read of 2 KiB yields at most 64 MiB.
 _ZSTD_BLOCK: Final = 2 * 1024
 _BOM: Final = b"\xef\xbb\xbf"
+# What would end a line of output, or hide what is before it on a terminal.
+_LINE_BREAKS: Final = str.maketrans({"\n": " ", "\r": " "})
 _MAGIC: Final = {
     b"\x1f\x8b": "gzip",
     b"\xfd7zXZ\x00": "xz",
@@ -95,6 +97,11 @@ def read_lines(path: str | Path, errors: ErrorPolicy = "strict") -> Iterator[str
     """
     with open_bytes(path) as stream:
         yield from iterate_lines(stream, display_name(path), errors)
+
+
+def one_line(text: str) -> str:
+    """The text as one line of a file: each line break inside it becomes a space."""
+    return text.translate(_LINE_BREAKS)
 
 
 @contextlib.contextmanager

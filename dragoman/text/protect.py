@@ -20,17 +20,15 @@ How slot characters that already stand in the user's text survive
     return escaped text; ``escape_literals`` escapes a text without masking it. The spans in
     ``Masked.spans`` are raw text, never escaped.
 
-    The tokenizer encodes ``ESCAPE + c`` as the UTF-8 byte pieces of ``c`` and drops the
-    ``ESCAPE``. Its decoder therefore makes a slot only from a slot piece and a literal only from
-    byte pieces; decoded text is raw, slots and literals can no longer be told apart in it, and so
-    the decoder puts the spans back itself, piece by piece. ``unmask`` works on escaped text (the
-    ``text`` of a ``Masked``) and is the inverse of masking; a decoder may also pass each stretch
-    between two slot pieces through ``escape_literals`` and then call ``unmask`` on the whole.
+    The tokenizer gives a slot its own piece and spells ``ESCAPE`` and the character after it in
+    byte pieces. What it decodes is therefore escaped text again, in which slots and literals can
+    be told apart, and ``unmask``, the inverse of masking, makes raw text of it.
 
     ``TOKEN_PATTERN`` matches, in escaped text, one ``ESCAPE + c`` or one slot.
 """
 
 import re
+from collections import Counter
 from typing import Final, NamedTuple
 
 SLOT_COUNT: Final = 16
@@ -180,3 +178,8 @@ def _replace(text: str, numbers: dict[str, int], limit: int) -> str:
         position = end
     parts.append(escape_literals(text[position:]))
     return "".join(parts)
+
+
+def count_spans(text: str) -> Counter[str]:
+    """How often each protected span stands in ``text``."""
+    return Counter(text[start:end] for start, end in find_spans(text))

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from dragoman.text.languages import base_code
 from dragoman.text.protect import find_spans
 
 _WINDOW: Final = 600
@@ -153,7 +154,7 @@ def _joined(text: str, place: int) -> bool:
 
 def _boundaries(text: str, language: str) -> list[int]:
     """Return the places inside ``text`` where a sentence begins, in order."""
-    code = re.split(r"[-_]", language.lower(), maxsplit=1)[0]
+    code = base_code(language)
     if code not in _library_languages():
         return _simple_boundaries(text)
     cuts: list[int] = []

@@ -37,7 +37,7 @@ class Checkpoint:
 
 def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     """Write ``folder/step-N`` so that it is either whole or not there. Raises UserError."""
-    final = folder / f"step-{step:08d}"
+    final = folder / step_name(step)
     partial = folder / f".partial-{final.name}"
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,18 +60,39 @@ def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
     return final
 
 
+def step_name(step: int) -> str:
+    """The name of a checkpoint's folder."""
+    return f"step-{step:08d}"
+
+
 def list_checkpoints(folder: Path) -> list[Path]:
     """The checkpoint folders, oldest first."""
     return sorted(folder.glob("step-" + 8 * "[0-9]")) if folder.is_dir() else []
 
 
 def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that is whole; each damaged one is named through `warn`."""
-    for path in reversed(list_checkpoints(folder)):
+    """The newest checkpoint that is whole; None when there is none at all.
+
+    Each damaged one is named through `warn` and deleted once one before it is found whole, so that
+    what is written next is the newest. Raises UserError when none is whole.
+    """
+    paths = list_checkpoints(folder)
+    damaged: list[Path] = []
+    for path in reversed(paths):
         try:
-            return load_checkpoint(path)
+            checkpoint = load_checkpoint(path)
         except UserError as error:
-            warn(f"{error.message}; using the one before")
+            warn(f"{error.message}; looking at the one before")
+            damaged.append(path)
+            continue
+        for useless in (*damaged, *folder.glob(".partial-*")):
+            shutil.rmtree(useless, ignore_errors=True)
+        return checkpoint
+    if paths:
+        raise UserError(
+            f"{folder}: none of the {len(paths)} checkpoints is whole",
+            "train again into another --out; the corpus beside them can be reused: --prepared",
+        )
     return None
 
 
@@ -88,9 +109,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def prune_checkpoints(folder: Path, keep: set[int]) -> None:
-    """Delete every checkpoint but those of the given steps and the newest."""
-    paths = list_checkpoints(folder)
-    for path in paths[:-1]:
+    """Delete every checkpoint but those of the given steps."""
+    for path in list_checkpoints(folder):
         if int(path.name.removeprefix("step-")) not in keep:
             shutil.rmtree(path, ignore_errors=True)
 

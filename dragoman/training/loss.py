@@ -39,6 +39,8 @@ def cross_entropy(
     """
     counts = labels != ignored
     tokens = int(counts.sum())
+    if not torch.is_grad_enabled():  # else a parameter would have its gradient computed
+        hidden, weight = hidden.detach(), weight.detach()
     smoothed, nll = _chunked_cross_entropy(hidden, weight, labels.clamp_min(0), counts, smoothing)
     return Loss(smoothed, nll, tokens)
 
@@ -75,7 +77,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         hidden_gradient, weight_gradient = ctx.saved_tensors
-        scaled = hidden_gradient * gradient.to(hidden_gradient.dtype)
+        scaled = hidden_gradient * gradient  # a float32 scalar: not rounded to bfloat16 first
         # In place: a second backward pass through one loss is an error of autograd's anyway.
         return scaled, weight_gradient.mul_(gradient), None, None, None
 

@@ -28,12 +28,12 @@ from rich.progress import (
 from rich.text import Text
 
 from dragoman.errors import UserError
+from dragoman.text.display import excerpt
 from dragoman.text.lines import atomic_write
 
 Event = dict[str, Any]
 # Seconds between two training lines where there is no terminal.
 _QUIET = 30.0
-_EXCERPT = 100
 
 
 def console() -> Console:
@@ -155,12 +155,6 @@ def validation_lines(event: Event) -> list[str]:
             f"    translation  {excerpt(sample['translation'])}",
         ]
     return lines
-
-
-def excerpt(text: str) -> str:
-    """The beginning of a text on one line, without characters that move the cursor."""
-    shown = "".join(character if character.isprintable() else " " for character in text)
-    return shown if len(shown) <= _EXCERPT else shown[: _EXCERPT - 1] + "…"
 
 
 def duration(seconds: float) -> str:

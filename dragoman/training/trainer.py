@@ -29,10 +29,11 @@ from dragoman.training.checkpoints import (
 from dragoman.training.loss import Loss, cross_entropy
 from dragoman.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer
 from dragoman.training.precision import choose_precision
-from dragoman.training.process import prepare_process
 from dragoman.training.schedule import learning_rate
 
 Event = dict[str, Any]
+# What the first validation of a run by the clock is expected to take.
+_FIRST_VALIDATION_SECONDS = 2.0
 
 
 @dataclass
@@ -73,7 +74,6 @@ class Trainer:
         observe: Callable[[Event], None],
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        prepare_process()
         self.config, self.settings = config, config.training
         self.model = model.to(device)
         self.store, self.folder, self.device = store, folder, device
@@ -86,7 +86,8 @@ class Trainer:
         self._started = time.monotonic()
         self._saved = time.monotonic()
         self._saved_step = 0
-        self._validated_at = self._validation_seconds = 0.0
+        self._validated_at = 0.0
+        self._validation_seconds = _FIRST_VALIDATION_SECONDS
 
     @property
     def checkpoints(self) -> Path:
@@ -99,6 +100,12 @@ class Trainer:
         if checkpoint is None:
             return False
         saved = checkpoint.state
+        for name, value in self._identity().items():
+            if saved["identity"][name] != value:
+                raise UserError(
+                    f"{self.folder}: {name} differs from the interrupted training",
+                    "set it back in training/config.toml, or train into another --out",
+                )
         if saved["batch_tokens"] != self.settings.batch_tokens:
             warn("batch_tokens differs from the interrupted run: its epoch starts again")
             saved["counters"]["batch"] = 0
@@ -110,6 +117,10 @@ class Trainer:
         _restore_random(saved["random"], self.device)
         self._plan = self._plan_epoch()
         return True
+
+    def _identity(self) -> dict[str, Any]:
+        """The settings that a checkpoint cannot do without."""
+        return {"model": self.config.model.model_dump(), "training.seed": self.settings.seed}
 
     def run(self) -> None:
         """Train to the end. Raises StopRequestedError, and UserError on a non-finite loss."""
@@ -128,6 +139,7 @@ class Trainer:
                 self.observe(meter.event(self, norm))
             if self._validation_due():
                 self._validate()
+                meter.restart(self.state.seconds)
             elif time.monotonic() - self._saved > 60 * self.settings.checkpoint_minutes:
                 self.save()
             if self.should_stop():
@@ -217,6 +229,11 @@ class Trainer:
         torch.set_rng_state(random)
         self.model.embedding.compute_dtype = self.precision
         self.model.train()
+        if not math.isfinite(event["nll"]):
+            raise UserError(
+                f"step {state.step}: the validation loss is {event['nll']}",
+                "lower training.learning_rate in training/config.toml; then go on with --resume",
+            )
         state.validations = max(
             state.validations + 1, math.floor(self.progress * self.settings.validations)
         )
@@ -243,6 +260,7 @@ class Trainer:
         """Write a checkpoint and drop those that nothing needs any more."""
         state = {
             "counters": asdict(self.state),
+            "identity": self._identity(),
             "batch_tokens": self.settings.batch_tokens,
             "precision": str(self.precision).removeprefix("torch."),
             "random": _random_state(self.device),
@@ -251,7 +269,7 @@ class Trainer:
         moments = optimizer_tensors(self.optimizer, self.model)
         write_checkpoint(self.checkpoints, self.state.step, Checkpoint(weights, moments, state))
         recent = self.state.validated_steps[-self.settings.average_checkpoints :]
-        prune_checkpoints(self.checkpoints, {*recent, self.state.best_step})
+        prune_checkpoints(self.checkpoints, {*recent, self.state.best_step, self.state.step})
         self._saved, self._saved_step = time.monotonic(), self.state.step
 
     def averaged_paths(self) -> list[Path]:
@@ -302,6 +320,11 @@ class _Meter:
     def _clear(self) -> None:
         self.smoothed = self.nll = 0.0
         self.tokens = 0
+
+    def restart(self, seconds: float) -> None:
+        """Leave out the time since the last update: it was not spent on training."""
+        self._last = seconds
+        self._clear()
 
     def add(self, loss: Loss) -> None:
         """Count one update."""
