@@ -21,8 +21,9 @@ lint: $(READY) ## Formatting, lint and types only
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict dragoman
 
-docs: $(READY) ## Write docs/cli.md anew from the commands' --help
+docs: $(READY) ## Write docs/cli.md and docs/settings.md anew from the code
 	$(BIN)/python docs/generate_cli.py
+	$(BIN)/python docs/generate_settings.py
 
 clean: ## Remove the environment and every cache of a tool, but no model and no download
 	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

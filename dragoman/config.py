@@ -32,7 +32,7 @@ class ModelConfig(_Settings):
     activation_dropout: float = Field(0.0, ge=0, lt=1)
     norm: Literal["post", "pre"] = "pre"
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    max_positions: int = Field(1024, ge=8, le=1_000_000)
+    max_positions: int = Field(1024, ge=8, le=65_536)
 
     @model_validator(mode="after")
     def _divisible(self) -> Self:
@@ -61,7 +61,7 @@ class DataConfig(_Settings):
     max_tokens: int = Field(256, ge=8, le=100_000, description="longest side of a training pair")
     max_length_ratio: float = Field(4.0, gt=1, description="in characters, around the median")
     validation_size: int = Field(1000, ge=1, le=100_000)
-    seed: int = Field(1, ge=0)
+    seed: int = Field(1, ge=0, lt=2**32)
 
 
 class TrainingConfig(_Settings):
@@ -72,9 +72,11 @@ class TrainingConfig(_Settings):
     schedule: Literal["paper", "linear", "cosine"] = "linear"
     learning_rate: float = Field(2e-3, gt=0, lt=1, description="peak; Eq. 3 has its own")
     warmup_steps: int = Field(400, ge=1)
-    epochs: int = Field(30, ge=1, description="length of a run that has no other limit")
-    max_steps: int | None = Field(None, ge=1)
-    budget_seconds: float | None = Field(None, gt=0)
+    epochs: int = Field(
+        30, ge=1, le=1_000_000, description="length of a run that has no other limit"
+    )
+    max_steps: int | None = Field(None, ge=1, le=10**12)
+    budget_seconds: float | None = Field(None, gt=0, le=1e9)
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.98, ge=0, lt=1)
@@ -86,7 +88,7 @@ class TrainingConfig(_Settings):
     patience: int = Field(6, ge=1, description="validations without a better loss before the end")
     average_checkpoints: int = Field(5, ge=1, le=100)
     checkpoint_minutes: float = Field(10.0, gt=0)
-    seed: int = Field(1, ge=0)
+    seed: int = Field(1, ge=0, lt=2**32)
 
 
 class SearchConfig(_Settings):
@@ -99,8 +101,9 @@ class SearchConfig(_Settings):
 
 
 class Checksums(_Settings):
-    """SHA-256 of the other files of a model folder, written with them."""
+    """SHA-256 of the other files of a model folder and of its section model, written with them."""
 
+    model: str | None = None
     weights: str | None = None
     tokenizer: str | None = None
 
@@ -236,7 +239,7 @@ def _parse_assignment(assignment: str) -> dict[str, Any]:
 def _parse_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # no TOML, or a number or nesting beyond reason
         return text
 
 
@@ -248,8 +251,9 @@ def _validate(values: dict[str, Any]) -> Config:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
-        shown = first["input"] if not isinstance(first["input"], dict) else ""
-        raise UserError(f"setting {place} = {shown!r}: {message}") from None
+        value = "" if isinstance(first["input"], dict) else f" = {str(first['input'])[:80]!r}"
+        hint = "its kind and range are in docs/settings.md"
+        raise UserError(f"setting {place}{value}: {message}", hint) from None
 
 
 def _check_names(values: dict[str, Any]) -> None:
@@ -276,26 +280,49 @@ def _fields(section: str) -> list[str]:
     return []
 
 
+# A settings file is a few kilobytes; parsing hostile TOML takes the square of its size.
+_LARGEST_SETTINGS = 64 * 1024
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     """The values of a TOML settings file. Raises UserError with file and line."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as UTF-8 text: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
+    return _parse(_read(path), str(path))
+
+
+def read_config(path: Path) -> Config:
+    """A resolved configuration back from its TOML file. Raises UserError."""
+    return config_from_toml(_read(path), str(path))
 
 
 def config_from_toml(text: str, name: str) -> Config:
     """A resolved configuration back from its TOML; name is used in errors."""
+    values = _parse(text, name)
+    if "model" not in values:
+        raise UserError(f"{name}: no section [model]", "it must be as 'dragoman train' wrote it")
     try:
-        return _validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{name}: not valid TOML: {error}") from None
+        return _validate(values)
     except UserError as error:
         raise UserError(f"{name}: {error.message}", error.hint) from None
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_LARGEST_SETTINGS + 1)
+        if len(content) > _LARGEST_SETTINGS:
+            raise UserError(f"{path}: too large for a settings file", "it may have 64 KiB")
+        return content.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file", "check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as UTF-8 text: {error}", "check it") from None
+
+
+def _parse(text: str, name: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # beside bad TOML: endless numbers and nesting
+        raise UserError(f"{name}: not valid TOML: {error}", "see https://toml.io") from None
 
 
 def config_to_toml(config: Config) -> str:

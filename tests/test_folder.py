@@ -11,12 +11,19 @@ import torch
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from dragoman.config import Checksums, Config, ModelConfig, TrainingConfig, config_to_toml
+from dragoman.config import (
+    Checksums,
+    Config,
+    ModelConfig,
+    TrainingConfig,
+    config_to_toml,
+    read_config,
+)
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.translator import Translator
 from dragoman.errors import UserError
-from dragoman.model.folder import LoadedModel, load_model, read_config, save_model
+from dragoman.model.folder import LoadedModel, load_model, save_model
 from dragoman.model.transformer import Transformer
 
 TEXTS = ["keso bara mili {name} topi", "naru keso\nlita % 12", "\u4f60\u597d bara"] * 20
@@ -45,7 +52,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, LoadedModel]:
 def folder(saved: tuple[Path, LoadedModel], tmp_path: Path) -> Path:
     """A copy to damage, without its checksums, so that every other check is tried."""
     copy = Path(shutil.copytree(saved[0], tmp_path / "model"))
-    config = read_config(copy).model_copy(update={"checksums": Checksums()})
+    config = read_config(copy / "config.toml").model_copy(update={"checksums": Checksums()})
     (copy / "config.toml").write_text(config_to_toml(config), "utf-8")
     return copy
 
@@ -62,12 +69,16 @@ def test_what_fits_but_is_not_what_was_saved_is_refused(
     shutil.copy(saved[0] / "model.safetensors", weights)
     Tokenizer.train([text[::-1] for text in TEXTS], 310).save(copy / "tokenizer.model")
     assert "tokenizer.model: damaged, changed, or of another model" in refused(copy).message
+    shutil.copy(saved[0] / "tokenizer.model", copy)
+    settings = copy / "config.toml"
+    settings.write_text(settings.read_text("utf-8").replace("heads = 2", "heads = 4"), "utf-8")
+    assert "its section [model] was changed" in refused(copy).message
 
 
 def test_save_and_load_gives_the_same_outputs(saved: tuple[Path, LoadedModel]) -> None:
     path, before = saved
     after = load_model(path)
-    assert after.config == read_config(path)
+    assert after.config == read_config(path / "config.toml")
     assert after.config.checksums != Checksums()
     assert after.config.model_copy(update={"checksums": Checksums()}) == before.config
     assert after.tokenizer.to_bytes() == before.tokenizer.to_bytes()

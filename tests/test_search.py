@@ -142,18 +142,18 @@ def test_beam_1_is_greedy_search(table: int, limit: int, alpha: float) -> None:
     """The likeliest symbol at every step, to the first step where that is the end."""
     path: Prefix = ()
     finished = False
-    while not finished and len(path) <= limit:
+    while not finished:
         after = log_probs_after(table, path, frozenset())
-        likeliest = max([EOS, *ORDINARY], key=lambda symbol: after[symbol])
+        symbols = [EOS, *ORDINARY] if len(path) < limit else [EOS]
+        likeliest = max(symbols, key=lambda symbol: after[symbol])
         finished = likeliest == EOS
         path = path if finished else (*path, likeliest)
     ((found, *others),) = search([table], [limit], beam=1, alpha=alpha)
     assert others == []
-    assert found.finished == finished
-    assert tuple(found.tokens) == path[:limit]
-    if finished:
-        expected = log_prob_of(table, (*path, EOS)) / length_penalty(len(path) + 1, alpha)
-        assert found.score == pytest.approx(expected, abs=1e-5)
+    assert found.finished
+    assert tuple(found.tokens) == path
+    expected = log_prob_of(table, (*path, EOS)) / length_penalty(len(path) + 1, alpha)
+    assert found.score == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(5))

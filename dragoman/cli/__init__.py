@@ -18,6 +18,7 @@ from dragoman.cli import (
 )
 from dragoman.cli.application import app
 from dragoman.errors import UserError
+from dragoman.text.display import printable
 
 __all__ = ["app", "main"]
 
@@ -35,6 +36,10 @@ def main() -> None:
 
 
 def _run() -> int:
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - to the end of the process
+    if sys.stdout is None:
+        return _complain("standard output is closed", "leave it open, or send it to a file")
     try:
         status = typer.main.get_command(app).main(prog_name="dragoman", standalone_mode=False)
         sys.stdout.flush()
@@ -64,7 +69,8 @@ def _run() -> int:
 
 
 def _complain(message: str, hint: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    # One line each, whatever a file's name holds.
+    print(f"error: {printable(message)}", file=sys.stderr)
     if hint:
-        print(f"hint: {hint}", file=sys.stderr)
+        print(f"hint: {printable(hint)}", file=sys.stderr)
     return 2

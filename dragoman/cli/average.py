@@ -30,7 +30,7 @@ def average(
     dragoman average --checkpoints models/en-de/training/checkpoints --last 5 --out models/averaged
     """
     from dragoman.cli import stages
-    from dragoman.config import config_from_toml
+    from dragoman.config import read_config
     from dragoman.corpus.tokenizer import Tokenizer
     from dragoman.model.folder import save_model
     from dragoman.training.checkpoints import average_checkpoints, disk_errors, list_checkpoints
@@ -45,6 +45,10 @@ def average(
                 f"{checkpoints}: no checkpoint in this folder",
                 "name training/checkpoints in the folder that train was given as --out",
             )
+    if len({path.resolve().parent for path in paths}) > 1:
+        raise UserError("these checkpoints are of different trainings", "name those of one folder")
+    if list_checkpoints(paths[-1]):
+        raise UserError(f"{paths[-1]}: a folder of checkpoints", "name it after --checkpoints")
     stages.check_output(out)
     work = paths[-1].resolve().parent.parent
     settings = work / "config.toml"
@@ -53,7 +57,7 @@ def average(
             f"{settings}: no such file",
             "checkpoints must be where train left them, in DIR/training/checkpoints",
         )
-    config = config_from_toml(settings.read_text(encoding="utf-8"), str(settings))
+    config = read_config(settings)
     tokenizer = Tokenizer.load(work / "corpus" / "tokenizer.model")
     names = ", ".join(path.name for path in paths)
     card = (

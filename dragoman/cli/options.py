@@ -206,11 +206,11 @@ def parse_budget(text: str | None) -> tuple[float | None, int | None]:
     if text is None:
         return None, None
     steps = re.fullmatch(r"(\d+(?:\.\d+)?)(k?)[- ]?steps?", text.strip().lower())
-    if steps and (count := round(float(steps[1]) * (1000 if steps[2] else 1))) > 0:
-        return None, count
+    if steps and 0 < (count := float(steps[1]) * (1000 if steps[2] else 1)) <= 1e12:
+        return None, max(1, round(count))
     parts = re.findall(r"(\d+(?:\.\d+)?)([smh])", text.strip().lower())
     written = "".join(number + unit for number, unit in parts)
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if not parts or written != text.strip().lower() or seconds <= 0:
+    if not parts or written != text.strip().lower() or not 0 < seconds <= 1e9:
         raise UserError(f"--budget {text}: not a budget", "write 90s, 10m, 2h or 5000-steps")
     return seconds, None

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from dragoman.cli.options import UNKNOWN
 from dragoman.config import (
     Config,
-    config_from_toml,
     config_to_toml,
     preset_for,
+    read_config,
     read_settings,
     resolve_config,
 )
@@ -124,8 +124,7 @@ def resume_training(out: Path, device: str) -> None:
     with folder_lock(work):
         from dragoman.cli.run import Run, train_to_end
 
-        text = (work / _SETTINGS).read_text(encoding="utf-8")
-        config = config_from_toml(text, str(work / _SETTINGS))
+        config = read_config(work / _SETTINGS)
         train_to_end(Run(out, config, load_prepared(work / "corpus"), device))
 
 

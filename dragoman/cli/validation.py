@@ -14,6 +14,7 @@ from dragoman.corpus.prepared import VALID, VALID_TEXT
 from dragoman.corpus.store import CorpusStore
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.translator import Translation, Translator
+from dragoman.errors import UserError
 from dragoman.evaluation.metrics import Metrics, evaluate_corpus
 from dragoman.model.folder import LoadedModel
 from dragoman.model.transformer import Transformer
@@ -35,6 +36,12 @@ class Validation:
         self._config, self._tokenizer = config, tokenizer
         self._store = CorpusStore.open(corpus / VALID)
         self._pairs = list(read_table(corpus / VALID_TEXT))
+        if not self._pairs or len(self._pairs) != len(self._store):
+            raise UserError(
+                f"{corpus / VALID_TEXT}: {len(self._pairs):,} pairs, but {len(self._store):,} in "
+                f"{VALID}",
+                "the prepared corpus is damaged: prepare it anew",
+            )
         budget = config.training.budget_seconds or math.inf
         self._at_end = int(min(_AT_END, max(50, budget / _SECONDS_AT_END)))
         self._during = spread(self._pairs, int(min(_DURING, max(20, budget / _SECONDS_DURING))))

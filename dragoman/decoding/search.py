@@ -138,8 +138,9 @@ def _finish(
             full = len(kept) == limits.beam
             if score == -math.inf or (full and score <= kept[-1].score):
                 continue
-            if limits.beam == 1 and log_prob < best[row]:  # greedy: the likeliest symbol only
-                continue
+            more = tokens.shape[2] < sentence.limit
+            if limits.beam == 1 and more and log_prob < best[row]:
+                continue  # greedy: the likeliest symbol only
             kept.append(Hypothesis(tokens[row, beam].tolist(), log_prob, score))
             kept.sort(key=lambda hypothesis: -hypothesis.score)
             del kept[limits.beam :]

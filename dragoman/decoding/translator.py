@@ -5,7 +5,6 @@ Shapes: B sentences, S source.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +23,7 @@ from dragoman.training.precision import choose_device
 
 # Lines read, sorted by length and translated together when a stream is translated.
 _WINDOW = 2048
+_WINDOW_CHARACTERS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,14 @@ class Translator:
 
     def translate_stream(self, lines: Iterable[str], n_best: int = 1) -> Iterator[Translation]:
         """Translate an endless stream in order, in constant memory."""
-        iterator = iter(lines)
-        while window := list(islice(iterator, _WINDOW)):
-            yield from self.translate(window, n_best)
+        window, characters = list[str](), 0
+        for line in lines:
+            window.append(line)
+            characters += len(line)
+            if len(window) == _WINDOW or characters > _WINDOW_CHARACTERS:
+                yield from self.translate(window, n_best)
+                window, characters = [], 0
+        yield from self.translate(window, n_best)
 
     def _split(self, line: str) -> _Line:
         core = line.strip()
@@ -151,6 +156,8 @@ class Translator:
             best = Candidate(line.text, best.score, best.log_prob, best.tokens)
             candidates[0] = best
             warnings.append("no translation found: the source is copied")
+        if best.text == line.text:
+            return Translation(best.text, best.score, candidates, warnings)
         lost = [
             s for piece, h in zip(line.pieces, found, strict=True) for s in self._lost(piece, h[0])
         ]

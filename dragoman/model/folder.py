@@ -1,6 +1,7 @@
 """A model is a folder: model.safetensors, config.toml, tokenizer.model, README.md."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from dragoman.config import Checksums, Config, config_from_toml, config_to_toml
+from dragoman.config import Checksums, Config, config_to_toml, read_config
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
@@ -41,7 +42,11 @@ def save_model(
     folder.mkdir(parents=True, exist_ok=True)
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     saved_weights, saved_tokenizer = save(plain), tokenizer.to_bytes()
-    checksums = Checksums(weights=_digest(saved_weights), tokenizer=_digest(saved_tokenizer))
+    checksums = Checksums(
+        model=_model_digest(config),
+        weights=_digest(saved_weights),
+        tokenizer=_digest(saved_tokenizer),
+    )
     config = config.model_copy(update={"checksums": checksums})
     contents = (
         (SETTINGS, config_to_toml(config).encode()),
@@ -62,7 +67,12 @@ def load_model(folder: Path, device: torch.device | None = None) -> LoadedModel:
             "no such folder" if not folder.is_dir() else f"no model: {', '.join(missing)} missing"
         )
         raise UserError(f"{folder}: {what}", "name a folder that 'dragoman train' has written")
-    config = read_config(folder)
+    config = read_config(folder / SETTINGS)
+    if config.checksums.model not in (None, _model_digest(config)):
+        raise UserError(
+            f"{folder / SETTINGS}: its section [model] was changed",
+            "set it back; if the change is meant, delete [checksums] there",
+        )
     _verify(folder / TOKENIZER, config.checksums.tokenizer)
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     with torch.device("meta"):  # shapes without memory: the settings may be those of a giant
@@ -72,6 +82,10 @@ def load_model(folder: Path, device: torch.device | None = None) -> LoadedModel:
     model = Transformer(config.model, tokenizer.vocabulary_size)
     load_weights(model, folder / WEIGHTS)
     return LoadedModel(config, tokenizer, model.to(device or torch.device("cpu")).eval())
+
+
+def _model_digest(config: Config) -> str:
+    return _digest(json.dumps(config.model.model_dump(), sort_keys=True).encode())
 
 
 def _digest(content: bytes) -> str:
@@ -92,15 +106,6 @@ def _verify(path: Path, expected: str | None) -> None:
             f"{path}: damaged, changed, or of another model (checksum differs)",
             "copy the folder again; if the change is meant, delete [checksums] in config.toml",
         )
-
-
-def read_config(folder: Path) -> Config:
-    """The resolved configuration of a model folder. Raises UserError."""
-    path = folder / SETTINGS
-    try:
-        return config_from_toml(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
 
 
 def check_weights(expected: dict[str, Tensor], path: Path) -> None:

@@ -209,7 +209,8 @@ def read_log(path: Path) -> Iterator[Event]:
     for line in content.split(b"\n"):
         try:
             event = json.loads(line)
-            int(event["step"])
-        except (ValueError, TypeError, KeyError):
+            if not isinstance(event["step"], int):
+                return
+        except (ValueError, TypeError, KeyError, RecursionError):
             return
         yield event

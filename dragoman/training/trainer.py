@@ -99,6 +99,16 @@ class Trainer:
         checkpoint = load_latest(self.checkpoints, warn)
         if checkpoint is None:
             return False
+        try:
+            self._restore(checkpoint, warn)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise UserError(
+                f"{self.checkpoints}: the checkpoint does not fit this training: {error}",
+                "its corpus or its files were changed: train into another --out",
+            ) from None
+        return True
+
+    def _restore(self, checkpoint: Checkpoint, warn: Callable[[str], None]) -> None:
         saved = checkpoint.state
         for name, value in self._identity().items():
             if saved["identity"][name] != value:
@@ -116,7 +126,6 @@ class Trainer:
             self.precision = getattr(torch, saved["precision"])
         _restore_random(saved["random"], self.device)
         self._plan = self._plan_epoch()
-        return True
 
     def _identity(self) -> dict[str, Any]:
         """The settings that a checkpoint cannot do without."""
@@ -176,9 +185,18 @@ class Trainer:
             if self.state.batch >= len(self._plan):
                 self.state.epoch, self.state.batch = self.state.epoch + 1, 0
                 self._plan = self._plan_epoch()
-            chosen.append(collate(self.store, self._plan[self.state.batch]))
+            batch = collate(self.store, self._plan[self.state.batch])
+            self._check_ids(batch)
+            chosen.append(batch)
             self.state.batch += 1
         return chosen
+
+    def _check_ids(self, batch: Batch) -> None:
+        if max(batch.source.max(), batch.target_out.max()) >= self.model.vocabulary_size:
+            raise UserError(
+                f"{self.folder}: the corpus holds tokens that the vocabulary does not have",
+                "its train.arrow is damaged: prepare it anew in another --out",
+            )
 
     def _update(self, batches: list[Batch]) -> tuple[Loss, float]:
         state, settings = self.state, self.settings
