@@ -22,15 +22,15 @@ class ModelConfig(_Settings):
 
     d_model: int = Field(256, ge=2, le=16384)
     d_ff: int = Field(1024, ge=1, le=65536)
-    heads: int = Field(4, ge=1, le=256)
+    heads: int = Field(4, ge=1, le=256, description="h, of every attention")
     d_k: int | None = Field(None, ge=1, le=16384, description="None: d_model / heads")
     d_v: int | None = Field(None, ge=1, le=16384, description="None: d_model / heads")
-    encoder_layers: int = Field(3, ge=1, le=256)
-    decoder_layers: int = Field(3, ge=1, le=256)
-    dropout: float = Field(0.1, ge=0, lt=1)
+    encoder_layers: int = Field(3, ge=1, le=256, description="N of the encoder")
+    decoder_layers: int = Field(3, ge=1, le=256, description="N of the decoder")
+    dropout: float = Field(0.1, ge=0, lt=1, description="after sublayers and embeddings")
     attention_dropout: float = Field(0.0, ge=0, lt=1)
     activation_dropout: float = Field(0.0, ge=0, lt=1)
-    norm: Literal["post", "pre"] = "pre"
+    norm: Literal["post", "pre"] = Field("pre", description="post: as the paper")
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     max_positions: int = Field(1024, ge=8, le=65_536)
 
@@ -56,11 +56,11 @@ class ModelConfig(_Settings):
 class DataConfig(_Settings):
     """How pairs become tokens. Lengths in subwords where not said otherwise."""
 
-    vocabulary_size: int = Field(8000, ge=300, le=1_000_000)
-    character_coverage: float = Field(0.9999, gt=0.5, le=1)
+    vocabulary_size: int = Field(8000, ge=300, le=1_000_000, description="both languages")
+    character_coverage: float = Field(0.9999, ge=0.98, le=1, description="others: as bytes")
     max_tokens: int = Field(256, ge=8, le=100_000, description="longest side of a training pair")
     max_length_ratio: float = Field(4.0, gt=1, description="in characters, around the median")
-    validation_size: int = Field(1000, ge=1, le=100_000)
+    validation_size: int = Field(1000, ge=1, le=100_000, description="5% of pairs at most")
     seed: int = Field(1, ge=0, lt=2**32)
 
 
@@ -71,12 +71,10 @@ class TrainingConfig(_Settings):
     accumulation: int = Field(1, ge=1, le=10_000, description="forward passes an update")
     schedule: Literal["paper", "linear", "cosine"] = "linear"
     learning_rate: float = Field(2e-3, gt=0, lt=1, description="peak; Eq. 3 has its own")
-    warmup_steps: int = Field(400, ge=1)
-    epochs: int = Field(
-        30, ge=1, le=1_000_000, description="length of a run that has no other limit"
-    )
+    warmup_steps: int = Field(400, ge=1, description="a sixth of a shorter run")
+    epochs: int = Field(30, ge=1, le=1_000_000, description="when nothing else limits the run")
     max_steps: int | None = Field(None, ge=1, le=10**12)
-    budget_seconds: float | None = Field(None, gt=0, le=1e9)
+    budget_seconds: float | None = Field(None, gt=0, le=1e9, description="--budget sets it")
     label_smoothing: float = Field(0.1, ge=0, lt=1)
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.98, ge=0, lt=1)
@@ -86,16 +84,16 @@ class TrainingConfig(_Settings):
     precision: Literal["auto", "bfloat16", "float32"] = "auto"
     validations: int = Field(20, ge=1, le=10_000, description="validations, evenly over the run")
     patience: int = Field(6, ge=1, description="validations without a better loss before the end")
-    average_checkpoints: int = Field(5, ge=1, le=100)
-    checkpoint_minutes: float = Field(10.0, gt=0)
+    average_checkpoints: int = Field(5, ge=1, le=100, description="of the last validations")
+    checkpoint_minutes: float = Field(10.0, gt=0, description="between others")
     seed: int = Field(1, ge=0, lt=2**32)
 
 
 class SearchConfig(_Settings):
     """Section 6.1: beam search."""
 
-    beam: int = Field(4, ge=1, le=1000)
-    length_penalty: float = Field(0.6, ge=0, le=10)
+    beam: int = Field(4, ge=1, le=1000, description="1: greedy")
+    length_penalty: float = Field(0.6, ge=0, le=10, description="α of ((5 + n) / 6)^α")
     max_extra_tokens: int = Field(50, ge=0, le=10_000, description="output limit: input + this")
     batch_tokens: int = Field(4000, ge=16, description="padded source tokens x beam of one batch")
 

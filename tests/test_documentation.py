@@ -103,6 +103,14 @@ def test_the_make_targets_in_the_readme_exist() -> None:
     assert named - rules == set()
 
 
+def test_the_settings_page_is_current() -> None:
+    generator = ROOT / "docs" / "generate_settings.py"
+    done = subprocess.run(
+        [sys.executable, str(generator), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, "docs/settings.md is not what the settings are: run `make docs`"
+
+
 def test_no_figure_waits_to_be_filled_in() -> None:
     assert re.findall(r".*@@.*", (ROOT / "README.md").read_text("utf-8")) == []
 
