@@ -141,7 +141,8 @@ def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Valida
         scores=validation.final(model),
     )
     card = model_card(run.config, run.corpus, summary)
-    save_model(run.folder, run.config, tokenizer, dict(model.state_dict()), card)
+    config = with_longest(run.config, trainer.store)
+    save_model(run.folder, config, tokenizer, dict(model.state_dict()), card)
     curve_png(run.work / LOG, run.work / CURVE)
     say(f"validation scores, beam {run.config.search.beam}:\n{summary.scores.render()}")
     if state.step < run.config.training.warmup_steps:
@@ -150,6 +151,16 @@ def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Valida
             "data, or take a smaller preset"
         )
     say(f"trained {state.step:,} steps in {duration(state.seconds)}; model: {run.folder}")
+
+
+def with_longest(config: Config, store: CorpusStore) -> Config:
+    """The configuration with the length that training really saw.
+
+    A longer line is split at sentence ends: a model shortens what is longer than all it has read.
+    """
+    longest = max(int(store.source_lengths.max()), int(store.target_lengths.max()), 8)
+    data = config.data.model_copy(update={"max_tokens": min(config.data.max_tokens, longest)})
+    return config.model_copy(update={"data": data})
 
 
 def _whole(paths: list[Path]) -> list[Path]:
