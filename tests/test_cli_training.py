@@ -208,7 +208,8 @@ def test_positions_must_do_for_the_longest_pairs(
 
 def start(*arguments: str | Path, **options: int) -> "subprocess.Popen[bytes]":
     code = "from dragoman.cli import main; main()"
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    # Sums depend on the number of threads, so it is that of this process.
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     root = Path(__file__).resolve().parents[1]
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
