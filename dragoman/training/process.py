@@ -13,7 +13,7 @@ def prepare_process() -> None:
 
     Large tensors: glibc's malloc gives each back to the system, which clears its pages anew for
     the next one. Matrix products: oneDNN compiles one for every shape and keeps 1,024, fewer than
-    an epoch of a small corpus has. Both together took half of a small model's step.
+    an epoch of a small corpus may have (benchmarks/README.md has figures).
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "65536")
     if sys.platform != "linux":
