@@ -386,4 +386,4 @@ class Sizes(Base):
 def test_a_foreign_text_is_seen() -> None:
     places = ["home", "root", "tmp"]
     assert len(text_complaints({"a": "\n".join(f"cd /{place}/x" for place in places)})) == 3
-    assert text_complaints({"a": "https://example.org/home/page\n./work/x\n~/work/x"}) == []
+    assert text_complaints({"a": "https://example.org/home/page\n./opt/x\n~/opt/x"}) == []
