@@ -10,7 +10,7 @@ from dragoman.cli.application import app
 from dragoman.errors import UserError
 
 
-@app.command()
+@app.command(short_help="Average the weights of checkpoints.")
 def average(
     out: options.OutFolder,
     folders: Annotated[

@@ -9,7 +9,7 @@ from dragoman.cli import options
 from dragoman.cli.application import app
 
 
-@app.command()
+@app.command(short_help="Train and measure a model on real text.")
 def demo(
     target: Annotated[
         str, typer.Option(metavar="CODE", help="The language to translate English to; see --list.")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _FOR_MODELS = {"model", "beam", "length_penalty", "source_language", "device"}
 
 
-@app.command()
+@app.command(short_help="Measure a model against references.")
 def evaluate(
     context: typer.Context,
     model: Annotated[

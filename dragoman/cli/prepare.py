@@ -4,7 +4,7 @@ from dragoman.cli import options
 from dragoman.cli.application import app
 
 
-@app.command()
+@app.command(short_help="Clean, split and store a corpus.")
 def prepare(
     out: options.OutFolder,
     source: options.SourceFile = None,

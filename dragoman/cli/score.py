@@ -11,7 +11,7 @@ from dragoman.cli.application import app
 _WINDOW = 2048
 
 
-@app.command()
+@app.command(short_help="Say how probable given translations are.")
 def score(
     model: options.ModelFolder,
     source: options.SourceFile = None,

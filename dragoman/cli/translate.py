@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _STDIN = Path("-")
 
 
-@app.command()
+@app.command(short_help="Translate text, line by line.")
 def translate(
     model: options.ModelFolder,
     files: Annotated[
