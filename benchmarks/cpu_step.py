@@ -22,9 +22,9 @@ def measure(folder: Path, batches: int, prepared_process: bool) -> float:
     from dragoman.corpus.store import CorpusStore
     from dragoman.corpus.tokenizer import Tokenizer
     from dragoman.model.transformer import Transformer
+    from dragoman.training.objective import batch_loss
     from dragoman.training.optimizer import make_optimizer
     from dragoman.training.process import prepare_process
-    from dragoman.training.trainer import batch_loss
 
     if prepared_process:
         prepare_process()

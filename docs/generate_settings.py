@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from dragoman.config import PRESETS, Config, preset_for
+from dragoman.config import Config
+from dragoman.presets import PRESETS, preset_for
 
 PAGE = Path(__file__).with_name("settings.md")
 SECTIONS = ("model", "data", "training", "search")

@@ -5,12 +5,14 @@ Precedence, weakest first: preset, TOML file, command-line flags, ``--set sectio
 
 import difflib
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dragoman.errors import UserError
+from dragoman.presets import PRESETS
 
 
 class _Settings(BaseModel):
@@ -67,7 +69,9 @@ class DataConfig(_Settings):
 class TrainingConfig(_Settings):
     """Section 5 of the paper, and what was found since. Steps are optimizer updates."""
 
-    batch_tokens: int = Field(2000, ge=16, description="of a forward pass, on either side, padded")
+    batch_tokens: int = Field(
+        2000, ge=16, description="of a forward pass over all processes, either side"
+    )
     accumulation: int = Field(1, ge=1, le=10_000, description="forward passes an update")
     schedule: Literal["paper", "linear", "cosine"] = "linear"
     learning_rate: float = Field(2e-3, gt=0, lt=1, description="peak; Eq. 3 has its own")
@@ -80,8 +84,19 @@ class TrainingConfig(_Settings):
     adam_beta2: float = Field(0.98, ge=0, lt=1)
     adam_epsilon: float = Field(1e-9, gt=0)
     weight_decay: float = Field(0.0, ge=0)
+    r_drop: float = Field(0.0, ge=0, le=1000, description="alpha of R-Drop; a step takes twice")
+    bpe_dropout: float = Field(
+        0.0, ge=0, le=0.5, description="share of merges left out when training reads a side"
+    )
+    ema_decay: float = Field(0.0, ge=0, lt=1, description="of the moving average; 0 = none")
+    lora_rank: int = Field(0, ge=0, le=4096, description="of adapters, with --init-from; 0 = none")
+    lora_alpha: float = Field(16.0, gt=0, le=10_000, description="an adapter counts alpha / rank")
     gradient_clip: float = Field(1.0, ge=0, description="largest gradient norm; 0 = no clipping")
     precision: Literal["auto", "bfloat16", "float32"] = "auto"
+    compile: Literal["auto", "never"] = Field("auto", description="torch.compile, on a GPU only")
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp", description="ddp: each process holds the model; fsdp: a share of it, for large ones"
+    )
     validations: int = Field(20, ge=1, le=10_000, description="validations, evenly over the run")
     patience: int = Field(6, ge=1, description="validations without a better loss before the end")
     average_checkpoints: int = Field(5, ge=1, le=100, description="of the last validations")
@@ -90,12 +105,44 @@ class TrainingConfig(_Settings):
 
 
 class SearchConfig(_Settings):
-    """Section 6.1: beam search."""
+    """Section 6.1 and what was found since: docs/search.md has the formulas."""
 
     beam: int = Field(4, ge=1, le=1000, description="1: greedy")
     length_penalty: float = Field(0.6, ge=0, le=10, description="α of ((5 + n) / 6)^α")
+    coverage_penalty: float = Field(0.0, ge=0, le=10, description="β of GNMT; in the last ranking")
     max_extra_tokens: int = Field(50, ge=0, le=10_000, description="output limit: input + this")
+    min_length_ratio: float = Field(0.0, ge=0, le=10, description="least tokens a source token")
+    max_length_ratio: float | None = Field(None, gt=0, le=100, description="most, within the limit")
+    groups: int = Field(1, ge=1, le=1000, description="equal parts of the beam that must differ")
+    diversity: float = Field(0.5, ge=0, le=100, description="λ between the groups")
+    sample: bool = Field(False, description="draw translations; do not search the best")
+    mbr_samples: int = Field(0, ge=0, le=1000, description="minimum Bayes risk over so many; 0: no")
+    temperature: float = Field(1.0, gt=0, le=100, description="of a sample")
+    top_k: int = Field(0, ge=0, le=1_000_000, description="likeliest symbols drawn from; 0: all")
+    top_p: float = Field(1.0, gt=0, le=1, description="least probability of those drawn from")
+    epsilon: float = Field(0.02, ge=0, lt=1, description="less probable symbols are not drawn")
+    seed: int = Field(1, ge=0, lt=2**32, description="of a sample")
     batch_tokens: int = Field(4000, ge=16, description="padded source tokens x beam of one batch")
+    precision: Literal["auto", "float32", "bfloat16", "int8"] = Field(
+        "auto", description="int8: ctranslate2 only; bfloat16: native only"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.beam % self.groups:
+            raise ValueError(f"a beam of {self.beam} cannot be cut into {self.groups} equal groups")
+        if self.groups > 1 and (self.sample or self.mbr_samples):
+            raise ValueError("groups are for beam search: neither sample nor mbr_samples has any")
+        if self.sample and self.mbr_samples:
+            raise ValueError("give either sample or mbr_samples, which draws samples of its own")
+        return self
+
+    @property
+    def most_results(self) -> int:
+        """The most translations of a line that a search can give: samples have no end."""
+        if self.sample:
+            return 1000
+        return self.beam + self.mbr_samples
 
 
 class Checksums(_Settings):
@@ -104,6 +151,20 @@ class Checksums(_Settings):
     model: str | None = None
     weights: str | None = None
     tokenizer: str | None = None
+
+
+class Parent(_Settings):
+    """The model that training went on from (--init-from): its name, and its weights' SHA-256."""
+
+    name: str | None = None
+    weights: str | None = None
+
+
+class Coverage(_Settings):
+    """Subwords a character of the validation data: what the vocabulary fits best."""
+
+    source: float | None = None
+    target: float | None = None
 
 
 class Config(_Settings):
@@ -116,78 +177,9 @@ class Config(_Settings):
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     search: SearchConfig = SearchConfig()
+    parent: Parent = Parent()
+    coverage: Coverage = Coverage()
     checksums: Checksums = Checksums()
-
-
-_PAPER_TRAINING = {
-    "batch_tokens": 25_000,
-    "schedule": "paper",
-    "warmup_steps": 4000,
-    "max_steps": 100_000,
-    "gradient_clip": 0.0,
-    "patience": 10_000,
-}
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "tiny": {
-        "model": {
-            "d_model": 128,
-            "d_ff": 512,
-            "encoder_layers": 2,
-            "decoder_layers": 2,
-            "dropout": 0.1,
-        },
-        "data": {"vocabulary_size": 2000},
-        "training": {"batch_tokens": 1000, "learning_rate": 3e-3, "warmup_steps": 200},
-    },
-    "small": {
-        "model": {"dropout": 0.2},
-    },
-    "medium": {
-        "model": {
-            "d_model": 512,
-            "d_ff": 2048,
-            "heads": 8,
-            "encoder_layers": 6,
-            "decoder_layers": 6,
-        },
-        "data": {"vocabulary_size": 16_000},
-        "training": {"batch_tokens": 8000, "learning_rate": 1e-3, "warmup_steps": 2000},
-    },
-    "paper-base": {
-        "model": {
-            "d_model": 512,
-            "d_ff": 2048,
-            "heads": 8,
-            "encoder_layers": 6,
-            "decoder_layers": 6,
-            "norm": "post",
-        },
-        "data": {"vocabulary_size": 37_000},
-        # About one validation, with its checkpoint, every ten minutes of the paper's 12 hours.
-        "training": _PAPER_TRAINING | {"validations": 72},
-    },
-    "paper-big": {
-        "model": {
-            "d_model": 1024,
-            "d_ff": 4096,
-            "heads": 16,
-            "encoder_layers": 6,
-            "decoder_layers": 6,
-            "dropout": 0.3,
-            "norm": "post",
-        },
-        "data": {"vocabulary_size": 37_000},
-        "training": _PAPER_TRAINING
-        | {"max_steps": 300_000, "average_checkpoints": 20, "validations": 504},
-    },
-}
-
-
-def preset_for(pairs: int) -> str:
-    """The preset that suits a corpus of so many pairs on two cores."""
-    if pairs < 3_000:
-        return "tiny"
-    return "small" if pairs < 1_000_000 else "medium"
 
 
 def _nearest(name: str, names: list[str]) -> str:
@@ -221,6 +213,27 @@ def resolve_config(
                 values[name] = value
     values["preset"] = preset
     return _validate(values)
+
+
+def resolve_search(
+    base: SearchConfig, flags: dict[str, Any], assignments: Sequence[str] = ()
+) -> SearchConfig:
+    """A model's search settings with flags and then ``search.name=value`` strings over them.
+
+    Raises UserError for an unknown setting, one of another section, and a bad value.
+    """
+    values = base.model_dump() | flags
+    for assignment in assignments:
+        parsed = _parse_assignment(assignment)
+        _check_names(parsed)
+        ((section, changes),) = parsed.items()
+        if section != "search" or not isinstance(changes, dict):
+            raise UserError(
+                f"--set {assignment}: a model that is trained has only settings of search",
+                "write --set search.NAME=VALUE",
+            )
+        values |= changes
+    return _validate({"search": values}).search
 
 
 def _parse_assignment(assignment: str) -> dict[str, Any]:

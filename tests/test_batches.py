@@ -103,7 +103,7 @@ def test_a_row_longer_than_the_budget_is_a_batch_of_its_own() -> None:
 
 
 def test_nothing_to_plan() -> None:
-    assert plan_batches(*lengths_of([]), 100, seed=0, epoch=0) == []
+    assert list(plan_batches(*lengths_of([]), 100, seed=0, epoch=0)) == []
 
 
 @pytest.mark.parametrize(("max_tokens", "pool"), [(0, 10), (10, 0)])

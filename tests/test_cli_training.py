@@ -1,8 +1,6 @@
 """Commands that train: from files to a model, stopped and resumed, and the whole demo."""
 
 import hashlib
-import io
-import itertools
 import json
 import os
 import signal
@@ -11,25 +9,19 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from dragoman.cli import demonstration, main
+from dragoman.cli import demonstration
 from dragoman.config import Config, config_from_toml
 from dragoman.model.folder import load_model
 from dragoman.training.progress import read_log
 
-ADJECTIVES = {"red": "rot", "old": "alt", "big": "groß"}
-NOUNS = {"cat": "Katze", "dog": "Hund", "house": "Haus", "tree": "Baum", "bird": "Vogel"}
-VERBS = {"sees": "sieht", "finds": "findet", "draws": "malt"}
-SENTENCES = [
-    (f"the {x} {a} {v} the {b}", f"{ADJECTIVES[x]} {NOUNS[a]} {VERBS[v]} {NOUNS[b]}")
-    for x, a, v, b in itertools.product(ADJECTIVES, NOUNS, VERBS, NOUNS)
-]
 SMALL = [
     f"--set={setting}"
     for setting in (
@@ -44,49 +36,8 @@ SMALL = [
 ]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    status: int
-    out: bytes
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines of stdout, which ends at a line end."""
-        *lines, rest = self.out.decode().split("\n")
-        assert rest == ""
-        return lines
-
-
-Dragoman = Callable[..., Outcome]
-
-
-@pytest.fixture
-def dragoman(
-    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
-) -> Dragoman:
-    """Runs a command line in this process; its stdin is the bytes given."""
-
-    def run(*arguments: str | Path, stdin: bytes = b"") -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["dragoman", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capsysbinary.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main()
-        captured = capsysbinary.readouterr()
-        assert isinstance(end.value.code, int)
-        return Outcome(end.value.code, captured.out, captured.err.decode())
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with train.en and train.de."""
-    folder = tmp_path_factory.mktemp("corpus")
-    write(folder / "train.en", [source for source, _ in SENTENCES])
-    write(folder / "train.de", [target for _, target in SENTENCES])
-    return folder
+Pairs = list[tuple[str, str]]
+Dragoman = Callable[..., Any]  # (arguments, stdin) -> status, out, err, lines: conftest.py
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -108,22 +59,22 @@ def same_weights(left: Path, right: Path) -> bool:
 
 
 def test_files_that_do_not_match_are_one_error(
-    dragoman: Dragoman, corpus: Path, tmp_path: Path
+    dragoman: Dragoman, corpus: Path, tmp_path: Path, sentences: Pairs
 ) -> None:
-    short = write(tmp_path / "short.de", [target for _, target in SENTENCES[:7]])
+    short = write(tmp_path / "short.de", [target for _, target in sentences[:7]])
     command = ("--source", corpus / "train.en", "--target", short)
     for name in ("train", "prepare"):
         result = dragoman(name, *command, "--out", tmp_path / name)
-        count = len(SENTENCES)
+        count = len(sentences)
         assert result.status == 2
         assert f"train.en:8: this line has no partner: {corpus / 'train.en'} has" in result.err
         assert f"has {count} lines, {short} has 7 lines" in result.err
 
 
 def test_unknown_languages_are_said_and_an_unknown_form_is_an_error(
-    dragoman: Dragoman, corpus: Path, tmp_path: Path
+    dragoman: Dragoman, corpus: Path, tmp_path: Path, sentences: Pairs
 ) -> None:
-    rows = [f"{source}\t{target}" for source, target in SENTENCES]
+    rows = [f"{source}\t{target}" for source, target in sentences]
     table = write(tmp_path / "pairs.tsv", rows)
     said = dragoman("prepare", "--data", table, "--out", tmp_path / "a", SMALL[4])
     assert said.status == 0
@@ -135,18 +86,19 @@ def test_unknown_languages_are_said_and_an_unknown_form_is_an_error(
 
 
 def test_training_leaves_a_model_and_its_history(
-    dragoman: Dragoman, corpus: Path, tmp_path: Path
+    dragoman: Dragoman, corpus: Path, tmp_path: Path, sentences: Pairs
 ) -> None:
     out = tmp_path / "en-de"
     settings = write(tmp_path / "s.toml", ["[training]", "warmup_steps = 7", "validations = 3"])
     few = ["--config", settings, "--set", "training.validations=2", "--budget", "12-steps"]
     result = dragoman("train", *files(corpus), "--out", out, *SMALL, *few)
     assert (result.status, result.out) == (0, b"")
-    assert f"{len(SENTENCES)} pairs read" in result.err
+    assert f"{len(sentences)} pairs read" in result.err
     names = {path.name for path in out.iterdir()}
     assert names == {"README.md", "config.toml", "model.safetensors", "tokenizer.model", "training"}
     work = {path.name for path in (out / "training").iterdir()}
-    assert work == {"checkpoints", "config.toml", "corpus", "curve.png", "lock", "log.jsonl"}
+    written = {"checkpoints", "config.toml", "corpus", "curve.png", "log.jsonl", "report.html"}
+    assert work == written | {"lock"}
     config = config_from_toml((out / "training" / "config.toml").read_text("utf-8"), "config")
     chosen = config.training
     assert (config.source_language, config.target_language) == ("en", "de")
@@ -169,13 +121,13 @@ def test_training_leaves_a_model_and_its_history(
 
 
 def test_a_prepared_folder_trains_the_same_model(
-    dragoman: Dragoman, corpus: Path, tmp_path: Path
+    dragoman: Dragoman, corpus: Path, tmp_path: Path, sentences: Pairs
 ) -> None:
     data = [option for option in SMALL if "data." in option]
     rest = [option for option in SMALL if "data." not in option]
     prepared, budget = tmp_path / "prepared", ("--budget", "4-steps")
     report = dragoman("prepare", *files(corpus), "--out", prepared, *data)
-    assert report.lines[0] == f"{len(SENTENCES)} pairs read, {len(SENTENCES)} kept (100.0%)"
+    assert report.lines[0] == f"{len(sentences)} pairs read, {len(sentences)} kept (100.0%)"
     assert "reused" in dragoman("prepare", *files(corpus), "--out", prepared, *data).err
     other = ("--set", "data.max_tokens=77")
     refused = dragoman("train", "--prepared", prepared, "--out", tmp_path / "no", *rest, *other)
@@ -287,10 +239,10 @@ def test_a_small_language_is_learned_and_every_command_works_on_it(
     assert dragoman("translate", "--model", single, "--text", "the red cat").status == 0
 
 
-def small_sample(folder: Path) -> Path:
+def small_sample(folder: Path, sentences: Pairs) -> Path:
     """A zip file laid out like the demo's sample."""
     strings = [
-        {"state": {str(row): pair[side] for row, pair in enumerate(SENTENCES)}} for side in (0, 1)
+        {"state": {str(row): pair[side] for row, pair in enumerate(sentences)}} for side in (0, 1)
     ]
     path = folder / demonstration.SAMPLE.filename
     with zipfile.ZipFile(path, "w") as archive:
@@ -302,9 +254,9 @@ def small_sample(folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_the_demo_does_everything_once(
-    dragoman: Dragoman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dragoman: Dragoman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sentences: Pairs
 ) -> None:
-    digest = hashlib.sha256(small_sample(tmp_path).read_bytes()).hexdigest()
+    digest = hashlib.sha256(small_sample(tmp_path, sentences).read_bytes()).hexdigest()
     monkeypatch.setattr(demonstration, "SAMPLE", replace(demonstration.SAMPLE, sha256=digest))
     monkeypatch.setenv("DRAGOMAN_CACHE", str(tmp_path))
     recipe = {
@@ -329,7 +281,7 @@ def test_the_demo_does_everything_once(
         [json.loads(line) for line in (out / "data" / name).read_text("utf-8").splitlines()]
         for name in ("train.jsonl", "test.jsonl")
     )
-    assert len(train) + len(test) == len(SENTENCES)
+    assert len(train) + len(test) == len(sentences)
     for side in ("source", "target"):
         assert not {pair[side] for pair in train} & {pair[side] for pair in test}
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}

@@ -1,100 +1,23 @@
 """`dragoman translate` as a person meets it: lines in, as many lines out, warnings beside."""
 
 import io
-import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.cli import main
-from dragoman.config import config_from_toml
-from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.translator import Translation, Translator
-from dragoman.model.folder import save_model
-from dragoman.model.transformer import Transformer
 from dragoman.text.lines import one_line
 from dragoman.training import progress
 
-ADJECTIVES = {"red": "rot", "old": "alt", "big": "groß"}
-NOUNS = {"cat": "Katze", "dog": "Hund", "house": "Haus", "tree": "Baum", "bird": "Vogel"}
-VERBS = {"sees": "sieht", "finds": "findet", "draws": "malt"}
-SENTENCES = [
-    (f"the {x} {a} {v} the {b}", f"{ADJECTIVES[x]} {NOUNS[a]} {VERBS[v]} {NOUNS[b]}")
-    for x, a, v, b in itertools.product(ADJECTIVES, NOUNS, VERBS, NOUNS)
-]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    status: int
-    out: bytes
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines of stdout, which ends at a line end."""
-        *lines, rest = self.out.decode().split("\n")
-        assert rest == ""
-        return lines
-
-
-Dragoman = Callable[..., Outcome]
-
-
-@pytest.fixture
-def dragoman(
-    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
-) -> Dragoman:
-    """Runs a command line in this process; its stdin is the bytes given."""
-
-    def run(*arguments: str | Path, stdin: bytes = b"") -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["dragoman", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        capsysbinary.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main()
-        captured = capsysbinary.readouterr()
-        assert isinstance(end.value.code, int)
-        return Outcome(end.value.code, captured.out, captured.err.decode())
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of random weights: what it writes is as odd as text can be."""
-    folder = tmp_path_factory.mktemp("models") / "random"
-    settings = """
-source_language = "en"
-target_language = "de"
-[model]
-d_model = 16
-d_ff = 16
-heads = 2
-encoder_layers = 1
-decoder_layers = 1
-[data]
-max_tokens = 30
-[search]
-max_extra_tokens = 3
-"""
-    config = config_from_toml(settings, "settings")
-    texts = list(itertools.chain.from_iterable(SENTENCES))
-    tokenizer = Tokenizer.train(texts, 350)
-    torch.manual_seed(1)
-    network = Transformer(config.model, tokenizer.vocabulary_size)
-    weights = network.state_dict()
-    weights["embedding.weight"] *= 4
-    save_model(folder, config, tokenizer, weights, "# en -> de\n\n## Results\n\nBLEU 0\n")
-    return folder
+Dragoman = Callable[..., Any]  # (arguments, stdin) -> status, out, err, lines: conftest.py
 
 
 def write(path: Path, lines: list[str]) -> Path:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.config import (
-    PRESETS,
     Config,
     DataConfig,
     ModelConfig,
@@ -21,6 +20,7 @@ from dragoman.config import (
     resolve_config,
 )
 from dragoman.errors import UserError
+from dragoman.presets import PRESETS
 
 SHARES = st.floats(0, 0.999)
 # TOML is Unicode: no lone surrogates.

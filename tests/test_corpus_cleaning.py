@@ -1,7 +1,6 @@
 import json
 import random
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
@@ -18,7 +17,6 @@ from dragoman.corpus.cleaning import (
     TOO_LONG,
     UNTRANSLATED,
     CleaningReport,
-    DigestSet,
     clean_pairs,
     is_prose,
 )
@@ -167,20 +165,6 @@ def test_running_text_is_told_from_names_and_formats(text: str, expected: bool) 
     assert is_prose(text) is expected
 
 
-def test_cleaning_reads_no_further_than_its_sample() -> None:
-    read = 0
-
-    def endless() -> Iterator[Pair]:
-        nonlocal read
-        while True:
-            read += 1
-            yield Pair(f"source {read}", f"target {read}")
-
-    first = list(islice(clean_pairs(endless(), CONFIG, CleaningReport()), SAMPLE_SIZE + 5))
-    assert first[-1] == Pair(f"source {SAMPLE_SIZE + 5}", f"target {SAMPLE_SIZE + 5}")
-    assert read == SAMPLE_SIZE + 5
-
-
 def test_duplicates_are_found_past_the_sample() -> None:
     pairs = [Pair(f"source {n}", f"target {n}") for n in range(SAMPLE_SIZE + 10)]
     kept, report = clean(pairs + pairs)
@@ -216,26 +200,3 @@ def test_the_report_as_json() -> None:
     assert plain["dropped"] == {EMPTY: 1}
     assert plain["examples"] == {EMPTY: [{"line": 201, "source": "", "target": "leer"}]}
     assert plain["length_ratio"] == pytest.approx(7 / 6, abs=0.03)
-
-
-@given(
-    st.lists(
-        st.integers(0, 2**64 - 1).filter(lambda n: n != 1)
-        | st.integers(0, 40).map(lambda n: n * 1024 + 2)
-    )
-)
-def test_the_digest_set_is_a_set(digests: list[int]) -> None:
-    ours, expected = DigestSet(), set[int]()
-    for digest in digests:
-        assert ours.add(digest) == (digest not in expected)
-        expected.add(digest)
-    assert len(ours) == len(expected)
-
-
-def test_the_digest_set_grows() -> None:
-    rng = random.Random(0)
-    digests = [rng.getrandbits(64) for _ in range(20_000)]
-    ours = DigestSet()
-    assert [ours.add(digest) for digest in digests] == [True] * len(digests)
-    assert [ours.add(digest) for digest in digests] == [False] * len(digests)
-    assert len(ours) == len(digests)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.corpus.pairs import Pair
-from dragoman.corpus.splitting import remove_overlap, split_pairs
+from dragoman.corpus.splitting import split_pairs
 from dragoman.text.normalize import normalize_key
 
 # Few words, so that chains of shared keys of every length come up.
@@ -123,26 +123,3 @@ def test_small_and_empty_inputs() -> None:
     assert split_pairs([], 10, seed=0) == ([], [])
     assert split_pairs([Pair("a", "b")], 0, seed=0) == ([], [0])
     assert split_pairs([Pair("a", "b")], 1, seed=0) == ([0], [])
-
-
-@given(training=PAIRS, held_out=PAIRS)
-def test_overlap_is_removed_and_nothing_else(training: list[Pair], held_out: list[Pair]) -> None:
-    sources, targets = keys(held_out)
-    expected = [
-        pair
-        for pair in training
-        if normalize_key(pair.source) not in sources and normalize_key(pair.target) not in targets
-    ]
-    dropped: list[Pair] = []
-    assert list(remove_overlap(training, held_out, dropped.append)) == expected
-    assert Counter(dropped) == Counter(training) - Counter(expected)
-
-
-def test_near_duplicates_count_as_overlap() -> None:
-    held_out = [Pair("Add {name} now!", "x"), Pair("y", "Fertig in 5 Minuten")]
-    training = [
-        Pair("add {device} NOW", "a"),
-        Pair("b", "Fertig in 30 Minuten."),
-        Pair("Remove {name} now!", "c"),
-    ]
-    assert list(remove_overlap(training, held_out)) == training[2:]

@@ -20,6 +20,7 @@ from dragoman.config import (
     read_config,
 )
 from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.decoding.native import NativeEngine
 from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.translator import Translator
 from dragoman.errors import UserError
@@ -87,8 +88,8 @@ def test_save_and_load_gives_the_same_outputs(saved: tuple[Path, LoadedModel]) -
         assert torch.equal(weight, after.model.state_dict()[name])
     ids = torch.randint(4, 300, (3, 7))
     assert torch.equal(before.model(ids, ids), after.model(ids, ids))
-    expected = Translator(before).translate(LINES, n_best=2)
-    assert Translator(after).translate(LINES, n_best=2) == expected
+    expected = Translator(NativeEngine(before)).translate(LINES, n_best=2)
+    assert Translator(NativeEngine(after)).translate(LINES, n_best=2) == expected
     assert Translator.load(path, "cpu").translate(LINES, n_best=2) == expected
     scores = Scorer(before).score(LINES, LINES)
     assert Scorer.load(str(path), "cpu").score(LINES, LINES) == scores

@@ -14,6 +14,7 @@ from dragoman.errors import UserError
 from dragoman.inspection import plots
 from dragoman.inspection.labels import choose_lettering, token_labels
 from dragoman.inspection.plots import attention_png, curve_png
+from dragoman.inspection.training_log import read_training_log
 from dragoman.text.protect import SLOTS
 
 pytest.importorskip("matplotlib")
@@ -288,4 +289,4 @@ def test_what_a_resumed_run_repeats_replaces_what_it_did(tmp_path: Path) -> None
     after = [train(20, 4.1), validation(20, 4.2), train(30, 3.6), validation(30, 3.7)]
     resumed = write_log(tmp_path / "a", *before, *after)
     straight = write_log(tmp_path / "b", before[0], *after)
-    assert plots._read_log(resumed).records == plots._read_log(straight).records
+    assert read_training_log(resumed).records == read_training_log(straight).records

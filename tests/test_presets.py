@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from dragoman.config import PRESETS, Config, preset_for, resolve_config
+from dragoman.config import Config, resolve_config
 from dragoman.model.transformer import Transformer, parameter_count
+from dragoman.presets import PRESETS, preset_for
 
 VOCABULARY = 37_000
 # Section 6.2, Table 3: what differs from the base model, and millions of parameters where given.

@@ -2,13 +2,22 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from dragoman.training import progress
-from dragoman.training.progress import EventLog, TrainingDisplay, duration, read_log, stage
+from dragoman.training.progress import (
+    EventLog,
+    TrainingDisplay,
+    duration,
+    read_log,
+    stage,
+    training_line,
+)
 
 
 def train_event(step: int) -> dict[str, Any]:
@@ -21,6 +30,7 @@ def train_event(step: int) -> dict[str, Any]:
         "loss": 4.0,
         "nll": 3.9,
         "tokens_per_second": 12345,
+        "utilization": 48.7,
     }
 
 
@@ -60,7 +70,7 @@ def test_elsewhere_than_on_a_terminal_there_are_few_lines(monkeypatch: pytest.Mo
         "step 1",
         "epoch 1",
         "loss 4.000",
-        "12,345 tokens/s",
+        "12,345 tokens/s (49% of peak)",
         "1:30 left",
     ]
 
@@ -70,6 +80,7 @@ def test_every_validation_is_shown_with_a_sample(
     kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
     stream = kind()
     with TrainingDisplay(stream) as display:
         display.observe(train_event(5))
@@ -80,6 +91,47 @@ def test_every_validation_is_shown_with_a_sample(
     assert r"reference    c\nd" in text
     assert "\x1b[2J" not in text
     assert ("━" in text) == (kind is Terminal)
+
+
+@pytest.mark.parametrize("columns", [30, 55, 80, 100, 200])
+def test_nothing_is_wider_than_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    long = "ein sehr langer Satz mit 漢字 " * 9
+    sample = {"source": long, "reference": long, "translation": long}
+    stream = Terminal()
+    with TrainingDisplay(stream) as display:
+        display.observe({"event": "start", "step": 0, "seconds": 0.0})
+        for step in (5, 1_234_567):
+            display.observe(train_event(step))
+            display._progress.refresh()  # type: ignore[union-attr]
+            display.observe(validation_event(step) | {"samples": [sample], "seconds": 99_999.0})
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    lines = [cell_len(line) for line in re.split(r"[\r\n]+", shown)]
+    assert max(lines) <= columns
+    assert ("of peak" in shown) == (columns >= 80)
+    assert "25.0%" in shown and "validation at step" in shown
+    assert ("(best)" in shown) == (columns >= 80)
+
+
+def test_a_line_gives_up_the_least_first() -> None:
+    lines = [training_line(train_event(5), width) for width in range(90, 0, -1)]
+    kept = [
+        [word in line for word in ("epoch", "step", "loss", "tokens", "left")] for line in lines
+    ]
+    assert kept == sorted(kept, key=sum, reverse=True)
+    assert lines[0] == training_line(train_event(5))
+    assert lines[-1] == " 25.0%  1:30 left"
+    assert all(len(line) <= width for line, width in zip(lines, range(90, 17, -1), strict=False))
+
+
+def test_a_run_that_goes_on_has_no_end_yet(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with EventLog(path, 0) as log:
+        log.observe(train_event(3))
+        log.observe({"event": "end", "step": 3})
+    with EventLog(path, 3):
+        assert list(read_log(path)) == [train_event(3)]
 
 
 def test_a_stage_is_one_line_where_there_is_no_terminal(

@@ -11,11 +11,14 @@ from dragoman.config import Config, ModelConfig, TrainingConfig
 from dragoman.corpus.batches import batches
 from dragoman.corpus.store import CorpusStore, write_store
 from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.decoding.native import NativeEngine
 from dragoman.decoding.translator import Translator
 from dragoman.model.folder import LoadedModel, load_model, save_model
 from dragoman.model.transformer import Transformer
 from dragoman.training.checkpoints import average_checkpoints
-from dragoman.training.trainer import Trainer, validation_nll
+from dragoman.training.distributed import Ranks
+from dragoman.training.objective import validation_nll
+from dragoman.training.trainer import Trainer
 
 HELD_OUT = 500
 
@@ -66,12 +69,12 @@ def test_reversing_digits_is_learned(tmp_path: Path) -> None:
     model = Transformer(config.model, tokenizer.vocabulary_size)
     cpu = torch.device("cpu")
     events: list[dict[str, Any]] = []
-    trainer = Trainer(config, model, store, tmp_path / "run", cpu, validate, events.append)
+    trainer = Trainer(config, model, store, tmp_path / "run", Ranks(cpu), validate, events.append)
     trainer.run()
     weights = average_checkpoints(trainer.averaged_paths())
     save_model(tmp_path / "model", config, tokenizer, weights, "digits, backwards")
     loaded: LoadedModel = load_model(tmp_path / "model")
-    translations = Translator(loaded).translate(held_out)
+    translations = Translator(NativeEngine(loaded)).translate(held_out)
     right = sum(
         translation.text == digits[::-1]
         for translation, digits in zip(translations, held_out, strict=True)

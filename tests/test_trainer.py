@@ -18,11 +18,14 @@ from dragoman.corpus.batches import batches, plan_batches
 from dragoman.corpus.store import CorpusStore, write_store
 from dragoman.errors import UserError
 from dragoman.model.transformer import Transformer
+from dragoman.training import feed as feed_module
 from dragoman.training import trainer as trainer_module
 from dragoman.training.checkpoints import average_checkpoints, list_checkpoints
+from dragoman.training.distributed import Ranks
+from dragoman.training.objective import validation_nll
 from dragoman.training.optimizer import optimizer_tensors
 from dragoman.training.schedule import learning_rate
-from dragoman.training.trainer import StopRequestedError, Trainer, validation_nll
+from dragoman.training.trainer import StopRequestedError, Trainer
 
 VOCABULARY, ROWS = 40, 60
 CPU = torch.device("cpu")
@@ -68,7 +71,7 @@ def make_trainer(
     torch.manual_seed(seed)
     events: Events = []
     trainer = Trainer(
-        config, Transformer(config.model, VOCABULARY), store, folder, CPU, validate, events.append,
+        config, Transformer(config.model, VOCABULARY), store, folder, Ranks(CPU), validate, events.append,
         lambda: trainer.state.step == stop_at,
     )  # fmt: skip
     return trainer, events
@@ -183,7 +186,7 @@ def test_accumulated_batches_are_one_large_batch(
     rows = np.arange(ROWS)
     moments: list[dict[str, Tensor]] = []
     for name, parts in (("one", [rows]), ("many", [rows[:3], rows[3:29], rows[29:30], rows[30:]])):
-        monkeypatch.setattr(trainer_module, "plan_batches", lambda *_, parts=parts: parts)
+        monkeypatch.setattr(feed_module, "plan_batches", lambda *_, parts=parts: parts)
         config = make_config(accumulation=len(parts), max_steps=1, gradient_clip=0.0)
         dry = config.model_copy(update={"model": config.model.model_copy(update={"dropout": 0.0})})
         trainer, _ = make_trainer(store, tmp_path / name, dry)

@@ -15,14 +15,16 @@ from dragoman.config import Config, DataConfig, ModelConfig, SearchConfig, Train
 from dragoman.corpus.batches import Batch
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding import translator as translator_module
+from dragoman.decoding.hypothesis import Hypothesis, length_penalty
+from dragoman.decoding.native import NativeEngine
 from dragoman.decoding.scorer import Scorer
-from dragoman.decoding.search import Hypothesis, length_penalty
-from dragoman.decoding.translator import Translator, pad_rows
+from dragoman.decoding.step import pad_rows
+from dragoman.decoding.translator import Translator
 from dragoman.errors import UserError
 from dragoman.model.folder import LoadedModel
 from dragoman.model.transformer import Transformer
+from dragoman.training.objective import batch_loss
 from dragoman.training.optimizer import make_optimizer
-from dragoman.training.trainer import batch_loss
 
 WORDS = [a + b for a in ("ba", "ke", "mi", "no", "tu") for b in ("ra", "so", "li", "pe")]
 MAX_TOKENS = 24
@@ -86,7 +88,7 @@ def loaded() -> LoadedModel:
 
 @pytest.fixture(scope="module")
 def translator(loaded: LoadedModel) -> Translator:
-    return Translator(loaded)
+    return Translator(NativeEngine(loaded))
 
 
 LINES = sentences(64, seed=2)
@@ -146,7 +148,7 @@ def test_scoring_the_odd_and_the_too_long(loaded: LoadedModel) -> None:
 @pytest.mark.parametrize("size", [1, 7, 64])
 def test_the_text_does_not_depend_on_the_batch(loaded: LoadedModel, size: int, beam: int) -> None:
     """In float32 the same text, whatever else is translated at once."""
-    translator = Translator(loaded, SearchConfig(beam=beam))
+    translator = Translator(NativeEngine(loaded), SearchConfig(beam=beam))
     expected = translator.translate(LINES)
     chunks = (LINES[start : start + size] for start in range(0, len(LINES), size))
     found = [one for chunk in chunks for one in translator.translate(chunk)]
@@ -155,7 +157,7 @@ def test_the_text_does_not_depend_on_the_batch(loaded: LoadedModel, size: int, b
 
 
 def test_the_token_budget_changes_no_text(loaded: LoadedModel, translator: Translator) -> None:
-    tight = Translator(loaded, SearchConfig(batch_tokens=16))
+    tight = Translator(NativeEngine(loaded), SearchConfig(batch_tokens=16))
     assert texts_of(tight, LINES) == texts_of(translator, LINES)
 
 
@@ -225,9 +227,9 @@ def test_a_long_line_is_split_and_says_so(loaded: LoadedModel, translator: Trans
         pieces * translator.translate([piece])[0].score, rel=1e-3, abs=1e-3
     )
     chinese = loaded.config.model_copy(update={"target_language": "zh-Hans"})
-    (joined,) = Translator(LoadedModel(chinese, loaded.tokenizer, loaded.model)).translate(
-        [" ".join(parts)]
-    )
+    (joined,) = Translator(
+        NativeEngine(LoadedModel(chinese, loaded.tokenizer, loaded.model))
+    ).translate([" ".join(parts)])
     assert joined.text == alone.strip() * pieces
 
 
@@ -267,7 +269,7 @@ def test_n_best_lists(translator: Translator) -> None:
 
 def test_more_results_than_there_are(loaded: LoadedModel) -> None:
     """With room for one token there are no more translations than symbols."""
-    tight = Translator(loaded, SearchConfig(max_extra_tokens=0))
+    tight = Translator(NativeEngine(loaded), SearchConfig(max_extra_tokens=0))
     (found,) = tight.translate(["\u0000"], n_best=1000)
     assert 1 <= len(found.candidates) <= 1000
     assert max(len(candidate.tokens) for candidate in found.candidates) <= 3
@@ -283,7 +285,7 @@ def test_output_that_never_ends_is_stopped(loaded: LoadedModel, extra: int) -> N
         model.decoder_norm.bias[0] = 30.0
         model.embedding.weight[Tokenizer.eos_id, 0] = -1.0
     search = SearchConfig(max_extra_tokens=extra, length_penalty=10.0)
-    translator = Translator(LoadedModel(config, loaded.tokenizer, model), search)
+    translator = Translator(NativeEngine(LoadedModel(config, loaded.tokenizer, model)), search)
     lines = ["bara", "bara keso mili"]
     for line, found in zip(lines, translator.translate(lines), strict=True):
         ids, _ = loaded.tokenizer.encode_source(line)

@@ -11,7 +11,9 @@ from dragoman.cli import (
     demo,
     evaluate,
     info,
+    merge,
     prepare,
+    report,
     score,
     train,
     translate,
@@ -19,10 +21,11 @@ from dragoman.cli import (
 from dragoman.cli.application import app
 from dragoman.errors import UserError
 from dragoman.text.display import printable
+from dragoman.training.launch import OtherRankFailedError
 
 __all__ = ["app", "main"]
 
-_MODULES = (train, translate, evaluate, score, info, prepare, average, demo)
+_MODULES = (train, translate, evaluate, score, info, report, prepare, average, merge, demo)
 _ORDER = [module.__name__.rpartition(".")[2] for module in _MODULES]
 app.registered_commands.sort(key=lambda command: _ORDER.index(command.callback.__name__))  # type: ignore[union-attr]
 
@@ -46,6 +49,8 @@ def _run() -> int:
         return status if isinstance(status, int) else 0
     except UserError as error:
         return _complain(error.message, error.hint)
+    except OtherRankFailedError:
+        return 1
     except BrokenPipeError:
         # Whoever read the results wanted no more; the interpreter must not try again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

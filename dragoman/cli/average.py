@@ -1,13 +1,18 @@
 """dragoman average"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dragoman.cli import options
 from dragoman.cli.application import app
 from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from dragoman.config import Config
 
 
 @app.command(short_help="Average the weights of checkpoints.")
@@ -30,6 +35,7 @@ def average(
     dragoman average --checkpoints models/en-de/training/checkpoints --last 5 --out models/averaged
     """
     from dragoman.cli import stages
+    from dragoman.cli.parent import PARENT
     from dragoman.config import read_config
     from dragoman.corpus.tokenizer import Tokenizer
     from dragoman.model.folder import save_model
@@ -65,6 +71,22 @@ def average(
         f"The average of the checkpoints {names}.\n\n"
         "Measure it with: dragoman evaluate --model DIR --source FILE --reference FILE\n"
     )
+    weights = average_checkpoints(paths)
+    if config.training.lora_rank:
+        weights = _merged(config, tokenizer.vocabulary_size, work / PARENT, weights)
     with disk_errors(out):
-        save_model(out, config, tokenizer, average_checkpoints(paths), card)
+        save_model(out, config, tokenizer, weights, card)
     typer.echo(f"averaged {names}; model: {out}", err=True)
+
+
+def _merged(
+    config: "Config", vocabulary_size: int, parent: Path, weights: dict[str, "Tensor"]
+) -> dict[str, "Tensor"]:
+    """The whole weights where checkpoints hold adapters only."""
+    from dragoman.model.adapters import load_trained_weights, merge_adapters
+    from dragoman.training.fine_tuning import initial_model
+
+    model = initial_model(config, vocabulary_size, parent)
+    load_trained_weights(model, weights)
+    merge_adapters(model)
+    return dict(model.state_dict())

@@ -11,7 +11,10 @@ from dragoman.training.progress import duration
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """What a run came to. `kept` says in words which weights the model has."""
+    """What a run came to. `kept` says in words which weights the model has.
+
+    utilization: the share of the machine's matrix-product peak over all of it, in percent.
+    """
 
     steps: int
     epochs: int
@@ -23,6 +26,20 @@ class TrainingSummary:
     vocabulary_size: int
     parameters: int
     scores: Metrics
+    utilization: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Target tokens a second of the whole training, validation and checkpoints included."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def speed(self) -> str:
+        """The speed of the whole training in words."""
+        return (
+            f"{self.tokens_per_second:,.0f} target tokens/s and {self.utilization:.0f}% of the "
+            "machine's matrix-product peak, validation and checkpoints included"
+        )
 
 
 def model_card(config: Config, corpus: PreparedCorpus, summary: TrainingSummary) -> str:
@@ -76,5 +93,19 @@ after cleaning
 ## Training
 
 {summary.steps:,} updates in {duration(summary.seconds)}, {summary.epochs} epochs begun, \
-{summary.tokens:,} target tokens.
+{summary.tokens:,} target tokens: {summary.speed}.{_origin(config)}
 """
+
+
+def _origin(config: Config) -> str:
+    """The paragraph on the model that training went on from, where there was one."""
+    parent, rank = config.parent, config.training.lora_rank
+    if parent.weights is None:
+        return ""
+    text = (
+        f"\n\nTraining went on from the model `{parent.name}` (SHA-256 of its weights "
+        f"`{parent.weights}`), with its vocabulary."
+    )
+    if rank:
+        text += f" Only adapters of rank {rank} were trained (LoRA); they are merged in."
+    return text

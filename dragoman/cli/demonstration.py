@@ -18,13 +18,16 @@ from dragoman.corpus.pairs import Pair, read_table
 from dragoman.corpus.prepared import CorpusFiles
 from dragoman.corpus.samples import SAMPLES, fetch
 from dragoman.corpus.splitting import split_pairs
+from dragoman.decoding.native import NativeEngine
 from dragoman.decoding.translator import Translator
 from dragoman.errors import UserError
 from dragoman.evaluation.metrics import Metrics, evaluate_corpus
 from dragoman.evaluation.placeholders import Survival, placeholder_survival
 from dragoman.inspection.plots import attention_png
+from dragoman.model.folder import load_model
 from dragoman.text.display import excerpt
 from dragoman.text.lines import atomic_write
+from dragoman.training.precision import choose_device
 from dragoman.training.progress import duration, say
 
 SAMPLE = SAMPLES["home-assistant"]
@@ -137,7 +140,8 @@ class Demonstration:
     def _evaluate(self) -> None:
         started = time.monotonic()
         pairs = list(read_table(self.folder / "data" / "test.jsonl"))
-        translator = Translator.load(self.model, self.device)
+        engine = NativeEngine(load_model(self.model, choose_device(self.device)))
+        translator = Translator(engine)
         sources, references = [p.source for p in pairs], [p.target for p in pairs]
         found = translate_all(translator, sources, "translating the test data")
         texts = [translation.text for translation in found]
@@ -150,7 +154,7 @@ class Demonstration:
             {"source": sources[row], "reference": references[row], "translation": texts[row]}
             for row in rows
         ]
-        note = draw_attention(translator, shown, self.folder / "attention.png")
+        note = draw_attention(engine, shown, self.folder / "attention.png")
         curve = (self.model / "training" / "curve.png").read_bytes()
         with atomic_write(self.folder / "curve.png") as stream:
             stream.write(curve)
@@ -185,6 +189,7 @@ class Demonstration:
             "",
             f"attention map   {self.folder / 'attention.png'}",
             f"training curve  {self.folder / 'curve.png'}",
+            f"report          {model / 'training' / 'report.html'}",
             f"model           {model}",
             *([f"note: {results['note']}"] if results["note"] else []),
             "",
@@ -198,9 +203,9 @@ class Demonstration:
         return "\n".join(lines)
 
 
-def draw_attention(translator: Translator, shown: Sequence[dict[str, str]], path: Path) -> str:
+def draw_attention(engine: NativeEngine, shown: Sequence[dict[str, str]], path: Path) -> str:
     """Draw what the last decoder layer attends to in one of the strings; a note or nothing."""
-    tokenizer = translator.tokenizer
+    tokenizer = engine.tokenizer
 
     def encode(item: dict[str, str]) -> tuple[list[int], list[int]]:
         return tokenizer.encode_pair(item["source"].strip(), item["translation"].strip())
@@ -208,8 +213,8 @@ def draw_attention(translator: Translator, shown: Sequence[dict[str, str]], path
     chosen = min(shown, key=lambda item: abs(len(encode(item)[0]) - _READABLE))
     source, target = encode(chosen)
     source, output = [*source, tokenizer.eos_id], [*target, tokenizer.eos_id]
-    device = translator.model.embedding.weight.device
-    maps = translator.model.attention_maps(
+    device = engine.model.embedding.weight.device
+    maps = engine.model.attention_maps(
         torch.tensor([source], device=device),
         torch.tensor([[tokenizer.bos_id, *target]], device=device),
     )

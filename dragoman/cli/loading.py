@@ -1,28 +1,52 @@
-"""A model folder, ready to translate as the options say."""
+"""Model folders, ready to translate as the options say."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from dragoman.config import SearchConfig, resolve_search
+from dragoman.decoding.loading import EngineChoice, open_engine, open_ensemble
 from dragoman.decoding.translator import Translator
 from dragoman.errors import UserError
-from dragoman.model.folder import load_model
-from dragoman.training.precision import choose_device
+from dragoman.model.description import describe
+from dragoman.training.progress import say
 
 
 def load_translator(
-    folder: Path, beam: int | None, length_penalty: float | None, device: str, n_best: int = 1
+    folders: Path | Sequence[Path],
+    beam: int | None,
+    length_penalty: float | None,
+    device: str,
+    n_best: int = 1,
+    settings: Sequence[str] = (),
+    mbr: int | None = None,
+    engine: str = "auto",
 ) -> Translator:
-    """A translator with the model's search settings but for those given. Raises UserError.
+    """A translator with the first model's search settings but for those given. Raises UserError.
 
-    Where no beam is given, it is as wide as `n_best` translations need.
+    Several folders are an ensemble. settings are `search.name=value` strings. Where no beam is
+    given, it is as wide as `n_best` translations need.
     """
-    if beam is not None and n_best > beam:
+    listed = [folders] if isinstance(folders, Path) else list(folders)
+    given = {"beam": beam, "length_penalty": length_penalty, "mbr_samples": mbr}
+    flags = {name: value for name, value in given.items() if value is not None}
+    description = describe(listed[0])
+    search = _wide_enough(description.config.search, flags, settings, n_best)
+    choice = EngineChoice(engine, device, search.precision)
+    if len(listed) > 1:
+        return Translator(open_ensemble(listed, choice), search)
+    return Translator(open_engine(description, choice, say), search)
+
+
+def _wide_enough(
+    base: SearchConfig, flags: dict[str, float], settings: Sequence[str], n_best: int
+) -> SearchConfig:
+    search = resolve_search(base, flags, settings)
+    if n_best <= search.most_results:
+        return search
+    if "beam" in flags or search.beam != base.beam:
         raise UserError(
-            f"--n-best {n_best} is more than a beam of {beam} can find",
+            f"--n-best {n_best} is more than a beam of {search.beam} can find",
             f"give --beam {n_best}, or leave --beam out",
         )
-    loaded = load_model(folder, choose_device(device))
-    search = loaded.config.search
-    changes: dict[str, float] = {"beam": beam or max(search.beam, n_best)}
-    if length_penalty is not None:
-        changes["length_penalty"] = length_penalty
-    return Translator(loaded, search.model_copy(update=changes))
+    groups = search.groups  # of which the beam is a multiple
+    return resolve_search(base, {**flags, "beam": -(-n_best // groups) * groups}, settings)

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from dragoman.corpus.prepared import CorpusFiles
 
 
+class EngineName(StrEnum):
+    """What runs the model."""
+
+    AUTO = "auto"
+    NATIVE = "native"
+    CTRANSLATE2 = "ctranslate2"
+
+
 class Errors(StrEnum):
     """What to do with bytes that are not UTF-8."""
 
@@ -35,6 +43,13 @@ TableFile = Annotated[
         "--data",
         metavar="FILE",
         help='Both sides in one file: .tsv, or .jsonl with "source" and "target".',
+    ),
+]
+Engine = Annotated[
+    EngineName,
+    typer.Option(
+        help="What runs the model: auto is ctranslate2 on a CPU, native on a GPU and for all that "
+        "ctranslate2 cannot do."
     ),
 ]
 OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to make.")]
@@ -72,6 +87,18 @@ TokenizerFile = Annotated[
     Path | None,
     typer.Option("--tokenizer", metavar="FILE", help="An existing tokenizer.model to use."),
 ]
+InitialModel = Annotated[
+    Path | None,
+    typer.Option(
+        "--init-from",
+        metavar="DIR",
+        help="Go on from this model folder on new data, at a tenth of the learning rate.",
+    ),
+]
+TensorBoard = Annotated[
+    bool,
+    typer.Option("--tensorboard", help="Also write DIR/training/tensorboard, for TensorBoard."),
+]
 Preset = Annotated[
     str | None,
     typer.Option(
@@ -94,9 +121,57 @@ Assignments = Annotated[
 ErrorsOption = Annotated[
     Errors, typer.Option("--errors", help="Invalid UTF-8: stop, or put U+FFFD in its place.")
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        min=1,
+        max=1024,
+        help="Processes that work at once. [default: one for each core]",
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Work on a Ray cluster: auto, local or HOST:PORT. All see --out as the same folder.",
+    ),
+]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")]
 ModelFolder = Annotated[
     Path, typer.Option("--model", metavar="DIR", help="A model folder that train has written.")
+]
+ModelFolders = Annotated[
+    list[Path],
+    typer.Option(
+        "--model", metavar="DIR", help="A model folder; several of one tokenizer: an ensemble."
+    ),
+]
+SearchSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="search.NAME=VALUE",
+        help="One search setting, as search.sample=true; may be repeated.",
+    ),
+]
+BayesRisk = Annotated[
+    int | None,
+    typer.Option(
+        "--mbr", metavar="N", min=2, max=1000, help="Minimum Bayes risk over N samples (chrF)."
+    ),
+]
+PrefixFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--prefix", metavar="FILE", help="What each translation begins with; a line may be blank."
+    ),
+]
+ExplainSearch = Annotated[
+    bool,
+    typer.Option("--explain-search", help="Show what the search kept and pruned at every step."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

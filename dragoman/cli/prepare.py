@@ -2,6 +2,7 @@
 
 from dragoman.cli import options
 from dragoman.cli.application import app
+from dragoman.errors import UserError
 
 
 @app.command(short_help="Clean, split and store a corpus.")
@@ -19,10 +20,14 @@ def prepare(
     assignments: options.Assignments = None,
     errors: options.ErrorsOption = options.Errors.STRICT,
     tokenizer: options.TokenizerFile = None,
+    workers: options.Workers = None,
+    ray: options.RayAddress = None,
 ) -> None:
     """Clean, split and store a corpus for train --prepared, which can do all of it itself.
 
-    Prints what was dropped and why. With the same files and settings again nothing is done.
+    Prints what was dropped and why. With the same files and settings again nothing is done. Stopped
+    or killed, the same command goes on where it was: what is finished is kept in DIR/work. The
+    result is the same to the byte for any number of --workers and on --ray.
 
     \b
     dragoman prepare --source train.en --target train.de --out corpora/en-de
@@ -31,6 +36,8 @@ def prepare(
     from dragoman.cli import stages
     from dragoman.training.checkpoints import folder_lock
 
+    if ray is not None and workers is not None:
+        raise UserError("--ray and --workers exclude each other", "the cluster has its own cores")
     choices = stages.Choices.of(preset, config, assignments)
     paths = (source, target, data)
     languages = options.languages(source_language, target_language, choices.file, paths)
@@ -39,6 +46,6 @@ def prepare(
     stages.check_prepared_output(out)
     stages.check_files(files)
     with folder_lock(out):
-        corpus = stages.prepare(files, out, choices)
+        corpus = stages.prepare(files, out, choices, workers, ray)
     print(corpus.report)
     print(f"{corpus.training_pairs:,} training pairs, {corpus.validation_pairs:,} for validation")

@@ -9,29 +9,40 @@ import torch
 import typer
 
 from dragoman.cli.card import TrainingSummary, model_card
+from dragoman.cli.events import end_event, start_event
+from dragoman.cli.parent import PARENT
 from dragoman.cli.signals import stop_on_signals
 from dragoman.cli.validation import Validation, perplexity
 from dragoman.config import Config
 from dragoman.corpus.prepared import TOKENIZER, TRAIN, PreparedCorpus
 from dragoman.corpus.store import CorpusStore
 from dragoman.corpus.tokenizer import Tokenizer
-from dragoman.errors import UserError
 from dragoman.inspection.plots import curve_png
+from dragoman.inspection.report import write_report
+from dragoman.model.adapters import load_trained_weights
 from dragoman.model.folder import save_model
 from dragoman.model.transformer import Transformer, parameter_count
 from dragoman.training.checkpoints import (
-    average_checkpoints,
     disk_errors,
     list_checkpoints,
-    load_checkpoint,
-    step_name,
 )
-from dragoman.training.precision import choose_device
+from dragoman.training.distributed import Ranks
+from dragoman.training.fine_tuning import initial_model, keep_and_merge
 from dragoman.training.process import prepare_process
-from dragoman.training.progress import EventLog, TrainingDisplay, duration, say, stage
+from dragoman.training.progress import (
+    EventLog,
+    TrainingDisplay,
+    duration,
+    read_log,
+    say,
+    stage,
+)
+from dragoman.training.selection import Selection, select_weights
+from dragoman.training.tensorboard import FOLDER, TensorBoard
 from dragoman.training.trainer import StopRequestedError, Trainer
+from dragoman.training.utilization import utilization
 
-LOG, CURVE = "log.jsonl", "curve.png"
+LOG, CURVE, ADAPTER_FOLDER = "log.jsonl", "curve.png", "adapter"
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,7 @@ class Run:
     folder: Path
     config: Config
     corpus: PreparedCorpus
-    device: str
+    ranks: Ranks
 
     @property
     def work(self) -> Path:
@@ -52,15 +63,20 @@ class Run:
 def train_to_end(run: Run) -> None:
     """Train, from the newest checkpoint if there is one, and write the model folder.
 
+    Of several ranks the first one measures, shows and writes; the others end when all is trained.
     Raises typer.Exit with 130 or 143 when a signal stopped the run, UserError for what a person
     can mend.
     """
     prepare_process()
+    ranks = run.ranks
     tokenizer = Tokenizer.load(run.corpus.folder / TOKENIZER)
-    validation = Validation(run.config, tokenizer, run.corpus.folder)
+    validation = Validation(run.config, tokenizer, run.corpus.folder) if ranks.first else None
     torch.manual_seed(run.config.training.seed)
-    model = Transformer(run.config.model, tokenizer.vocabulary_size)
+    model = initial_model(run.config, tokenizer.vocabulary_size, run.work / PARENT)
     trainer = _train(run, model, validation)
+    ranks.close()
+    if validation is None:
+        return
     try:
         with disk_errors(run.folder):
             _finish(run, trainer, tokenizer, validation)
@@ -69,12 +85,12 @@ def train_to_end(run: Run) -> None:
         raise typer.Exit(130) from None
 
 
-def _train(run: Run, model: Transformer, validation: Validation) -> Trainer:
-    store = CorpusStore.open(run.corpus.folder / TRAIN)
+def _train(run: Run, model: Transformer, validation: Validation | None) -> Trainer:
+    store, ranks = CorpusStore.open(run.corpus.folder / TRAIN), run.ranks
     with ExitStack() as stack:
-        request = stack.enter_context(stop_on_signals())
+        request = stack.enter_context(stop_on_signals(ranks.rank, ranks.size))
         display = TrainingDisplay()
-        observers = [display.observe]
+        observers = [display.observe] if ranks.first else []
 
         def observe(event: dict[str, Any]) -> None:
             for observer in observers:
@@ -85,24 +101,41 @@ def _train(run: Run, model: Transformer, validation: Validation) -> Trainer:
             model,
             store,
             run.work,
-            choose_device(run.device),
-            validation,
+            ranks,
+            validation or _only_on_rank_0,
             observe,
             request.made,
         )
-        if trainer.resume(lambda problem: say(f"warning: {problem}")):
-            say(f"going on from step {trainer.state.step:,}")
-        _describe(run, trainer)
-        observers.append(stack.enter_context(EventLog(run.work / LOG, trainer.state.step)).observe)
-        stack.enter_context(display)
+        resumed = trainer.resume(lambda problem: say(f"warning: {problem}"))
+        trainer.measure_peak()
+        if ranks.first:
+            if resumed:
+                say(f"going on from step {trainer.state.step:,}")
+            if trainer.compile_problem:
+                say(f"warning: torch.compile does not work here: {trainer.compile_problem}")
+            _describe(run, trainer)
+            log = stack.enter_context(EventLog(run.work / LOG, trainer.state.step))
+            observers.append(log.observe)
+            if (run.work / FOLDER).is_dir():
+                board = TensorBoard(run.work / FOLDER, read_log(run.work / LOG))
+                observers.append(stack.enter_context(board).observe)
+            stack.enter_context(display)
+            observe(start_event(trainer, run.corpus.training_pairs))
         try:
             trainer.run()
         except StopRequestedError:
             stack.close()
-            step = trainer.state.step
-            say(f"stopped at step {step:,}; go on with: dragoman train --resume --out {run.folder}")
-            raise typer.Exit(128 + request.number) from None
+            number = max(ranks.gather(request.number))
+            ranks.close()
+            step, go_on = trainer.state.step, f"dragoman train --resume --out {run.folder}"
+            if ranks.first:
+                say(f"stopped at step {step:,}; go on with: {go_on}")
+            raise typer.Exit(128 + number) from None
     return trainer
+
+
+def _only_on_rank_0(_: Transformer) -> dict[str, Any]:
+    raise AssertionError("rank 0 validates")
 
 
 def _describe(run: Run, trainer: Trainer) -> None:
@@ -113,44 +146,52 @@ def _describe(run: Run, trainer: Trainer) -> None:
         length = f"{settings.max_steps:,} steps"
     if settings.budget_seconds:
         length = duration(settings.budget_seconds)
+    processes = f"{run.ranks.size} x " if run.ranks.size > 1 else ""
     languages = f"{run.config.source_language} -> {run.config.target_language}"
     say(
         f"training {languages}: preset {run.config.preset}, "
         f"{parameter_count(trainer.model):,} parameters, {run.corpus.training_pairs:,} pairs, "
-        f"{length}, on {trainer.device.type} in {precision}"
+        f"{length}, on {processes}{trainer.device.type} in {precision}, matrix products at up to "
+        f"{trainer.peak / 1e9:,.0f} GFLOP/s"
     )
 
 
 def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Validation) -> None:
-    model, state = trainer.model, trainer.state
+    model, state = trainer.whole_model, trainer.state
     model.eval()
     with stage("averaging checkpoints"):
-        nll, kept = _keep_the_better(trainer, validation)
-    say(f"kept: {kept}")
+        chosen = _select(run, trainer, validation)
+    say(f"kept: {chosen.description}")
     model.embedding.compute_dtype = torch.float32
     summary = TrainingSummary(
         steps=state.step,
         epochs=state.epoch + 1,
         tokens=state.tokens,
         seconds=state.seconds,
-        nll=nll,
-        perplexity=perplexity(nll),
-        kept=kept,
+        nll=chosen.nll,
+        perplexity=perplexity(chosen.nll),
+        kept=chosen.description,
         vocabulary_size=tokenizer.vocabulary_size,
         parameters=parameter_count(model),
         scores=validation.final(model),
+        utilization=utilization(state.flops, state.seconds, trainer.peak),
     )
     card = model_card(run.config, run.corpus, summary)
-    config = with_longest(run.config, trainer.store)
+    coverage = validation.coverage()
+    config = with_longest(run.config, trainer.store).model_copy(update={"coverage": coverage})
     save_model(run.folder, config, tokenizer, dict(model.state_dict()), card)
+    with EventLog(run.work / LOG, state.step) as log:
+        log.observe(end_event(run.config, summary))
     curve_png(run.work / LOG, run.work / CURVE)
+    report = write_report(run.folder)
     say(f"validation scores, beam {run.config.search.beam}:\n{summary.scores.render()}")
     if state.step < run.config.training.warmup_steps:
         say(
             f"warning: {state.step:,} updates are too few to learn from: give more time or more "
             "data, or take a smaller preset"
         )
-    say(f"trained {state.step:,} steps in {duration(state.seconds)}; model: {run.folder}")
+    say(f"trained {state.step:,} steps in {duration(state.seconds)}: {summary.speed}")
+    say(f"model: {run.folder}; report: {report}")
 
 
 def with_longest(config: Config, store: CorpusStore) -> Config:
@@ -163,41 +204,21 @@ def with_longest(config: Config, store: CorpusStore) -> Config:
     return config.model_copy(update={"data": data})
 
 
-def _whole(paths: list[Path]) -> list[Path]:
-    """Those that can be read; each damaged one is named."""
-    whole = []
-    for path in paths:
-        try:
-            load_checkpoint(path)
-        except UserError as error:
-            say(f"warning: {error.message}; averaging the others")
-        else:
-            whole.append(path)
-    return whole
+def _select(run: Run, trainer: Trainer, validation: Validation) -> Selection:
+    """Give the model the weights that validate best, whole: adapters are kept and merged."""
+    model, state, settings = trainer.whole_model, trainer.state, run.config.training
 
+    def measure(weights: dict[str, torch.Tensor]) -> float:
+        load_trained_weights(model, weights)
+        return validation.nll(model)
 
-def _keep_the_better(trainer: Trainer, validation: Validation) -> tuple[float, str]:
-    """Give the model the average of the last checkpoints or the best one; its nll and its name."""
-    state = trainer.state
-    paths = _whole(trainer.averaged_paths())
-    best = _whole(
-        [p for p in list_checkpoints(trainer.checkpoints) if p.name == step_name(state.best_step)]
-    )
-    if not paths and not best:
-        raise UserError(f"{trainer.checkpoints}: no whole checkpoint is left", "train again")
-    choices = []
-    if paths:
-        several = f"the average of the last {len(paths)} checkpoints"
-        choices.append((several, average_checkpoints(paths)))
-    if best and best != paths:
-        single = f"the best checkpoint, step {state.best_step:,}"
-        choices.append((single, load_checkpoint(best[0]).model))
-    measured = []
-    for name, weights in choices:
-        trainer.model.load_state_dict(weights)
-        measured.append((validation.nll(trainer.model), name, weights))
-    measured.sort(key=lambda choice: choice[0])
-    nll, name, weights = measured[0]
-    trainer.model.load_state_dict(weights)
-    others = "".join(f", {other} {value:.4f}" for value, other, _ in measured[1:])
-    return nll, f"{name} (nll {nll:.4f}{others})"
+    def warn(problem: str) -> None:
+        say(f"warning: {problem}")
+
+    averaged = set(state.validated_steps[-settings.average_checkpoints :])
+    paths = list_checkpoints(trainer.checkpoints)
+    chosen = select_weights(paths, averaged, state.best_step, measure, warn)
+    load_trained_weights(model, chosen.weights)
+    if settings.lora_rank:
+        keep_and_merge(model, run.config, run.work / ADAPTER_FOLDER)
+    return chosen

@@ -20,18 +20,22 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[StopRequest]:
-    """Catch SIGINT and SIGTERM while the block runs."""
+def stop_on_signals(rank: int = 0, ranks: int = 1) -> Iterator[StopRequest]:
+    """Catch SIGINT and SIGTERM while the block runs; of several ranks the first one says so.
+
+    With several ranks a second signal does nothing: a scheduler and torchrun send one each.
+    """
     request = StopRequest()
 
     def handle(number: int, _: FrameType | None) -> None:
-        if request.made():
+        if request.made() and ranks == 1:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
         request.number = number
-        # Not print: the signal may have come in the middle of one.
-        os.write(2, b"\nstopping with a checkpoint ... (once more: stop at once, without)\n")
+        again = b" (once more: stop at once, without)" if ranks == 1 else b""
+        if rank == 0:  # not print: the signal may have come in the middle of one
+            os.write(2, b"\nstopping with a checkpoint ..." + again + b"\n")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

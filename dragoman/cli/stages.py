@@ -3,27 +3,33 @@
 import os
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli.options import UNKNOWN
+from dragoman.cli.parent import PARENT, begin_with, check_corpus, known_languages
 from dragoman.config import (
     Config,
     config_to_toml,
-    preset_for,
     read_config,
     read_settings,
     resolve_config,
 )
 from dragoman.errors import UserError
+from dragoman.presets import preset_for
+from dragoman.training.launch import ALONE, Launch
 
 if TYPE_CHECKING:
     from dragoman.corpus.prepared import CorpusFiles, PreparedCorpus
+    from dragoman.model.description import ModelDescription
+    from dragoman.training.distributed import Ranks
 
 # What is kept of a time budget for averaging, the last validation and the final evaluation.
 _RESERVE_SHARE, _RESERVE_LEAST, _RESERVE_MOST = 0.05, 5.0, 120.0
-_SETTINGS = "config.toml"
+# In a training's folder: its settings as they came out.
+SETTINGS = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,9 @@ class Choices:
     file: dict[str, Any] = field(default_factory=dict)
     flags: dict[str, Any] = field(default_factory=dict)
     assignments: list[str] = field(default_factory=list)
+    base: dict[str, Any] = field(default_factory=dict)  # weaker than the file: a model's own
+    seconds: float | None = None  # of a time budget, which chooses the preset where none is named
+    device: str = "auto"
 
     @classmethod
     def of(cls, preset: str | None, file: Path | None, assignments: list[str] | None) -> "Choices":
@@ -49,7 +58,50 @@ class Choices:
         joined = {name: dict(value) for name, value in self.flags.items()}
         for name, value in (flags or {}).items():
             joined[name] = joined.get(name, {}) | value if isinstance(value, dict) else value
-        return resolve_config(self.preset or preset_for(pairs), self.file, joined, self.assignments)
+        file = self.base | self.file
+        for name, value in self.base.items():
+            if isinstance(value, dict) and isinstance(self.file.get(name, {}), dict):
+                file[name] = value | self.file.get(name, {})
+        return resolve_config(self._preset(pairs), file, joined, self.assignments)
+
+    def _preset(self, pairs: int) -> str:
+        if self.preset:
+            return self.preset
+        if self.seconds and pairs:
+            return _preset_in_time(pairs, self.seconds, self.device)
+        return preset_for(pairs)
+
+    def after(self, parent: Config) -> "Choices":
+        """The same for training that goes on from a model. Raises UserError for other sizes."""
+        from dragoman.training.fine_tuning import check_sizes, fine_tuning_settings, parent_preset
+
+        preset = parent_preset(parent)
+        if self.preset not in (None, preset):
+            raise UserError(
+                f"--preset {self.preset}: the model of --init-from has the preset {preset}",
+                "leave it out; settings can be given with --set",
+            )
+        chosen = replace(self, preset=preset, base=fine_tuning_settings(parent, adapters=False))
+        wanted = chosen.resolve(0)
+        check_sizes(wanted, parent)
+        adapters = wanted.training.lora_rank > 0
+        return replace(chosen, base=fine_tuning_settings(parent, adapters))
+
+
+@cache
+def _preset_in_time(pairs: int, seconds: float, device: str) -> str:
+    from dragoman.training.planning import plan_for_time
+    from dragoman.training.precision import choose_device
+    from dragoman.training.process import prepare_process
+    from dragoman.training.progress import duration, say
+
+    prepare_process()
+    plan = plan_for_time(pairs, seconds, choose_device(device))
+    say(
+        f"in {duration(seconds)} this machine makes about {plan.updates:,} updates of preset "
+        f"{plan.preset}, which is what it trains; --preset takes another"
+    )
+    return plan.preset
 
 
 @dataclass(frozen=True)
@@ -64,14 +116,31 @@ class TrainingRequest:
     budget_steps: int | None = None
     device: str = "auto"
     started: float = field(default_factory=time.monotonic)
+    parent: "ModelDescription | None" = None
+    launch: Launch = ALONE
+    tensorboard: bool = False
 
 
-def prepare(files: "CorpusFiles", folder: Path, choices: Choices) -> "PreparedCorpus":
-    """Prepare a corpus, or find it prepared, and show what cleaning did. Raises UserError."""
+def prepare(
+    files: "CorpusFiles",
+    folder: Path,
+    choices: Choices,
+    workers: int | None = None,
+    ray: str | None = None,
+) -> "PreparedCorpus":
+    """Prepare a corpus, or find it prepared, and show what cleaning did. Raises UserError.
+
+    The work is done by so many processes, by default as many as there are cores, or on Ray.
+    """
     from dragoman.corpus.preparation import prepare_corpus
+    from dragoman.corpus.processes import Processes, available_cores
+    from dragoman.scale.ray_data import RayData
     from dragoman.training.progress import say, stage
 
-    corpus = prepare_corpus(files, folder, lambda pairs: choices.resolve(pairs).data, stage)
+    with RayData(ray) if ray else Processes(workers or available_cores()) as engine:
+        corpus = prepare_corpus(
+            files, folder, lambda pairs: choices.resolve(pairs).data, stage, engine.map
+        )
     if corpus.reused:
         say(f"reused: corpus {folder}")
     if files.source_language == UNKNOWN[0] or files.target_language == UNKNOWN[1]:
@@ -84,39 +153,68 @@ def prepare(files: "CorpusFiles", folder: Path, choices: Choices) -> "PreparedCo
 
 def train_model(request: TrainingRequest) -> None:
     """Prepare and train, from nothing to a model folder. Raises UserError, typer.Exit."""
+    from dragoman.training.distributed import process_group
+
+    with process_group(request.launch, request.device) as ranks:
+        _train_model(request, ranks)
+
+
+def _train_model(request: TrainingRequest, ranks: "Ranks") -> None:
     from dragoman.corpus.prepared import load_prepared
     from dragoman.training.checkpoints import folder_lock
-    from dragoman.training.precision import choose_device
+    from dragoman.training.tensorboard import begin_tensorboard, require_tensorboard
 
     # Mistakes show before anything is written.
-    choose_device(request.device)
-    request.choices.resolve(0)
+    if request.tensorboard:
+        require_tensorboard()
+    choices = replace(request.choices, seconds=request.budget_seconds, device=request.device)
+    request = replace(request, choices=choices)
+    if request.choices.resolve(0).training.lora_rank and request.parent is None:
+        raise UserError("training.lora_rank: adapters belong to a model", "give --init-from DIR")
     check_output(request.out)
     if request.files is not None:
         check_files(request.files)
     if request.prepared is not None:
-        load_prepared(request.prepared)
+        corpus = load_prepared(request.prepared)
+        if request.parent is not None:
+            check_corpus(request.parent, corpus)
     work = request.out / "training"
     with folder_lock(work):
+        if request.tensorboard:
+            begin_tensorboard(work)
         corpus = _obtain_corpus(request, work / "corpus")
+        if request.parent is not None:
+            begin_with(request.parent, corpus, work / PARENT)
         from dragoman.cli.run import Run, train_to_end
 
         config = _final_config(request, corpus)
-        _write_settings(work / _SETTINGS, config)
-        train_to_end(Run(request.out, config, corpus, request.device))
+        _write_settings(work / SETTINGS, config)
+        ranks.decide(lambda: True)  # the others may begin
+        train_to_end(Run(request.out, config, corpus, ranks))
 
 
-def resume_training(out: Path, device: str) -> None:
+def resume_training(
+    out: Path, device: str, launch: Launch = ALONE, tensorboard: bool = False
+) -> None:
     """Go on with the training in a folder. Raises UserError, typer.Exit."""
+    from dragoman.training.distributed import process_group
+
+    with process_group(launch, device) as ranks:
+        _resume_training(out, ranks, tensorboard)
+
+
+def _resume_training(out: Path, ranks: "Ranks", tensorboard: bool) -> None:
     from dragoman.corpus.prepared import load_prepared
     from dragoman.training.checkpoints import folder_lock
     from dragoman.training.progress import say
+    from dragoman.training.tensorboard import begin_tensorboard
 
     work = out / "training"
     if is_finished(out):
         say(f"{out}: this training is finished; use it: dragoman translate --model {out}")
+        ranks.decide(lambda: False)
         return
-    if not (work / _SETTINGS).is_file():
+    if not (work / SETTINGS).is_file():
         raise UserError(
             f"{out}: no training to go on with",
             "nothing was trained there yet: run the command again without --resume",
@@ -124,8 +222,11 @@ def resume_training(out: Path, device: str) -> None:
     with folder_lock(work):
         from dragoman.cli.run import Run, train_to_end
 
-        config = read_config(work / _SETTINGS)
-        train_to_end(Run(out, config, load_prepared(work / "corpus"), device))
+        if tensorboard:
+            begin_tensorboard(work)
+        config, corpus = read_config(work / SETTINGS), load_prepared(work / "corpus")
+        ranks.decide(lambda: True)
+        train_to_end(Run(out, config, corpus, ranks))
 
 
 def is_finished(out: Path) -> bool:
@@ -159,12 +260,12 @@ def check_output(out: Path) -> None:
 
 def check_prepared_output(out: Path) -> None:
     """Refuse to write a corpus over anything but one. Raises UserError."""
-    from dragoman.corpus.prepared import COMPLETE, FILES
+    from dragoman.corpus.prepared import COMPLETE, FILES, WORK
 
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: is not a folder", "name another --out")
     names = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    if names - {*FILES, COMPLETE, "lock"}:
+    if names - {*FILES, COMPLETE, WORK, "lock"}:
         raise UserError(f"{out}: this folder holds something else", "name another --out")
 
 
@@ -207,11 +308,14 @@ def _adopt(prepared: Path, folder: Path) -> None:
 
 
 def _final_config(request: TrainingRequest, corpus: "PreparedCorpus") -> Config:
-    flags: dict[str, Any] = {
-        "source_language": corpus.source_language,
-        "target_language": corpus.target_language,
-        "training": {},
-    }
+    languages = corpus.source_language, corpus.target_language
+    flags: dict[str, Any] = {"training": {}}
+    if request.parent is not None:
+        from dragoman.training.fine_tuning import parent_of
+
+        languages = known_languages(request.parent.config, languages)
+        flags["parent"] = parent_of(request.parent).model_dump()
+    flags["source_language"], flags["target_language"] = languages
     if request.prepared is not None:
         _refuse_data_settings(request, corpus)
         flags["data"] = corpus.data.model_dump()

@@ -1,18 +1,51 @@
 """dragoman train"""
 
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from dragoman.cli import options
 from dragoman.cli.application import app
 from dragoman.errors import UserError
+from dragoman.training.launch import Launch
+
+if TYPE_CHECKING:
+    from dragoman.cli.stages import TrainingRequest
+    from dragoman.model.description import ModelDescription
 
 # What may stand beside --resume: where, how, and what has no bearing on it.
-_WITH_RESUME = {"out", "resume", "device", "errors"}
+_WITH_RESUME = {"out", "resume", "device", "errors", "tensorboard"}
 
 
-@app.command()
+_HELP = """\
+Train a model: raw parallel text in, a model folder out.
+
+Reads and cleans the pairs, sets validation data aside, trains the tokenizer, stores the
+corpus, trains with validation and early stopping, averages checkpoints and measures the
+result. Ctrl-C writes a checkpoint and leaves; --resume goes on from there.
+
+With --init-from it goes on from a finished model: its tokenizer, sizes and weights, a tenth of
+its preset's learning rate, at most 10 epochs. One line says how well its vocabulary covers the
+new data. With --set training.lora_rank=8 only small adapters are trained: they are kept in
+DIR/training/adapter and merged into the model.
+
+--resume beside the whole command begins where there is nothing to go on with: a scheduler can
+run that again and again. Under torchrun several processes train one model, each on a GPU of its
+own: see docs/distributed.md.
+
+Settings, weakest first: preset, --config file, flags, --set. All of them, as they came out,
+are in DIR/training/config.toml.
+
+\b
+dragoman train --source train.en --target train.de --out models/en-de
+dragoman train --resume --out models/en-de
+dragoman train --init-from models/en-de --data new.tsv --out models/new
+"""
+
+
+@app.command(help=_HELP)
 def train(
     context: typer.Context,
     out: options.OutFolder,
@@ -32,39 +65,59 @@ def train(
     device: options.Device = "auto",
     errors: options.ErrorsOption = options.Errors.STRICT,
     tokenizer: options.TokenizerFile = None,
+    init_from: options.InitialModel = None,
+    tensorboard: options.TensorBoard = False,
 ) -> None:
-    """Train a model: raw parallel text in, a model folder out.
-
-    Reads and cleans the pairs, sets validation data aside, trains the tokenizer, stores the
-    corpus, trains with validation and early stopping, averages checkpoints and measures the
-    result. Ctrl-C writes a checkpoint and leaves; --resume goes on from there.
-
-    Settings, weakest first: preset, --config file, flags, --set. All of them, as they came out,
-    are in DIR/training/config.toml.
-
-    \b
-    dragoman train --source train.en --target train.de --out models/en-de
-    dragoman train --resume --out models/en-de
-    """
+    """Train a model: raw parallel text in, a model folder out."""
     started = time.monotonic()
     from dragoman.cli import stages
 
-    if resume:
+    launch = Launch.of_environment()
+    if launch.rank:
+        from dragoman.cli.ranks import follow_training
+
+        follow_training(out, device, launch)
+        return
+    if resume and not any((source, target, data, prepared)):
         _refuse_other_options(context)
-        stages.resume_training(out, device)
+        stages.resume_training(out, device, launch, tensorboard)
         return
     seconds, steps = options.parse_budget(budget)
     choices = stages.Choices.of(preset, config, assignments)
-    files = None
+    files, parent = None, _parent(init_from)
+    if parent is not None:
+        choices = choices.after(parent.config)
     paths, validation = (source, target, data), (valid_source, valid_target)
     if prepared is None:
         languages = options.languages(source_language, target_language, choices.file, paths)
+        if parent is not None:
+            from dragoman.cli.parent import files_of_parent
+
+            languages, tokenizer = files_of_parent(parent, languages, tokenizer)
         files = options.corpus_files(languages, paths, validation, tokenizer, errors)
     elif any((*paths, *validation, source_language, target_language, tokenizer)):
         raise UserError("--prepared brings data, languages and tokenizer", "leave the others out")
-    stages.train_model(
-        stages.TrainingRequest(out, choices, files, prepared, seconds, steps, device, started)
+    request = stages.TrainingRequest(
+        out, choices, files, prepared, seconds, steps, device, started, parent, launch, tensorboard
     )
+    if resume and _is_begun(request):
+        stages.resume_training(out, device, launch, tensorboard)
+    else:
+        stages.train_model(request)
+
+
+def _parent(folder: Path | None) -> "ModelDescription | None":
+    if folder is None:
+        return None
+    from dragoman.model.description import describe
+
+    return describe(folder)
+
+
+def _is_begun(request: "TrainingRequest") -> bool:
+    from dragoman.cli.resumption import is_begun
+
+    return is_begun(request)
 
 
 def _refuse_other_options(context: typer.Context) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -18,7 +18,7 @@ from dragoman.text.display import printable
 from dragoman.text.lines import atomic_write, one_line, read_lines
 
 if TYPE_CHECKING:
-    from dragoman.decoding.translator import Translation, Translator
+    from dragoman.decoding.translator import Candidate, Translation, Translator
     from dragoman.text.lines import ErrorPolicy
 
 _STDIN = Path("-")
@@ -26,7 +26,7 @@ _STDIN = Path("-")
 
 @app.command(short_help="Translate text, line by line.")
 def translate(
-    model: options.ModelFolder,
+    model: options.ModelFolders,
     files: Annotated[
         list[Path] | None,
         typer.Argument(metavar="FILES", help="Text, one segment a line; else stdin."),
@@ -39,6 +39,10 @@ def translate(
     ] = None,
     beam: options.Beam = None,
     length_penalty: options.LengthPenalty = None,
+    settings: options.SearchSettings = None,
+    mbr: options.BayesRisk = None,
+    prefix: options.PrefixFile = None,
+    explain_search: options.ExplainSearch = False,
     n_best: Annotated[
         int,
         typer.Option(
@@ -53,6 +57,7 @@ def translate(
     source_language: options.WantedSource = None,
     target_language: options.WantedTarget = None,
     device: options.Device = "auto",
+    engine: options.Engine = options.EngineName.AUTO,
     errors: options.ErrorsOption = options.Errors.STRICT,
 ) -> None:
     """Translate text, line by line: as many lines out as in, a blank line stays blank.
@@ -62,6 +67,9 @@ def translate(
     --json every line is an object with text, score, candidates and warnings. Warnings go to stderr
     with FILE:LINE, or the number of the line of stdin or of the --text.
 
+    --explain-search prints under every translation what the beam search did, step by step; with
+    --json as "search", beside the log-probability of every token and the attention to the source.
+
     \b
     dragoman translate --model models/en-de < new.en > new.de
     dragoman translate --model models/en-de --text "Good morning!"
@@ -70,20 +78,27 @@ def translate(
 
     if text and files:
         raise UserError("--text and files together", "give one of them")
-    translator = load_translator(model, beam, length_penalty, device, n_best)
+    translator = load_translator(
+        model, beam, length_penalty, device, n_best, settings or [], mbr, engine
+    )
     options.check_languages(translator.config, source_language, target_language)
     paths = [] if text else files or [_STDIN]
     places: deque[str] = deque()
     lines = _lines(text or [], paths, errors.value, places)
     form = _json_lines if as_json else _table_lines if n_best > 1 else _text_lines
+    prefixes = None if prefix is None else read_lines(prefix, errors.value)
+    asked = _Asked(n_best, prefixes, explain_search)
     with _output(output) as stream:
-        found = _translations(translator, lines, n_best, _manner(paths, output))
+        found = _translations(translator, lines, asked, _manner(paths, output))
         for number, translation in enumerate(found, start=1):
             place = places.popleft()
             for warning in translation.warnings:
                 print(printable(f"{place}: {warning}"), file=sys.stderr)
             for line in form(number, translation, scores):
                 stream.write(line.encode("utf-8", "surrogatepass") + b"\n")
+            for trace in [] if as_json else translation.traces:
+                for line in trace.render():
+                    stream.write(line.encode("utf-8", "surrogatepass") + b"\n")
             stream.flush()
 
 
@@ -116,21 +131,33 @@ def _manner(paths: list[Path], output: Path | None) -> _Manner:
     )
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What is wanted of every line: candidates, a beginning, an explanation of the search."""
+
+    n_best: int
+    prefixes: Iterable[str] | None
+    explain: bool
+
+
 def _translations(
-    translator: "Translator", lines: Iterable[str], n_best: int, how: _Manner
+    translator: "Translator", lines: Iterable[str], asked: _Asked, how: _Manner
 ) -> "Iterator[Translation]":
     from dragoman.training.progress import stage
 
-    if how.typed:  # answer every line before the next is typed
+    n_best, prefixes, explain = asked.n_best, asked.prefixes, asked.explain
+    if how.typed and prefixes is None:  # answer every line before the next is typed
         for line in lines:
-            yield from translator.translate([line], n_best)
-    elif how.bar:
+            yield from translator.translate([line], n_best, (), explain, explain)
+        return
+    found = translator.translate_stream(lines, n_best, prefixes, explain, explain)
+    if how.bar:
         with stage("translating") as advance:
-            for translation in translator.translate_stream(lines, n_best):
+            for translation in found:
                 yield translation
                 advance(1)
     else:
-        yield from translator.translate_stream(lines, n_best)
+        yield from found
 
 
 @contextmanager
@@ -153,14 +180,30 @@ def _table_lines(number: int, translation: "Translation", _: bool) -> Iterator[s
 
 
 def _json_lines(number: int, translation: "Translation", _: bool) -> Iterator[str]:
-    record = {
+    record: dict[str, Any] = {
         "line": number,
         "text": translation.text,
         "score": translation.score,
-        "candidates": [
-            {"text": c.text, "score": c.score, "log_prob": c.log_prob}
-            for c in translation.candidates
-        ],
+        "candidates": [_candidate_record(candidate) for candidate in translation.candidates],
         "warnings": translation.warnings,
+        "findings": [finding.to_json() for finding in translation.findings],
     }
+    if translation.traces:
+        record["source_tokens"] = translation.source_tokens
+        record["search"] = [trace.to_json() for trace in translation.traces]
     yield json.dumps(record, ensure_ascii=False)
+
+
+def _candidate_record(candidate: "Candidate") -> dict[str, Any]:
+    record: dict[str, Any] = {
+        "text": candidate.text,
+        "score": candidate.score,
+        "log_prob": candidate.log_prob,
+    }
+    if candidate.utility is not None:
+        record["utility"] = candidate.utility
+    if candidate.token_log_probs is not None:
+        record["tokens"] = candidate.tokens
+        record["token_log_probs"] = candidate.token_log_probs
+        record["attention"] = candidate.attention
+    return record

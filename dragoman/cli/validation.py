@@ -6,20 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 
-from dragoman.config import Config, SearchConfig
+from dragoman.config import Config, Coverage, SearchConfig
 from dragoman.corpus.batches import batches
+from dragoman.corpus.coverage import measure_coverage
 from dragoman.corpus.pairs import Pair, read_table
 from dragoman.corpus.prepared import VALID, VALID_TEXT
 from dragoman.corpus.store import CorpusStore
 from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.decoding.native import NativeEngine
 from dragoman.decoding.translator import Translation, Translator
 from dragoman.errors import UserError
 from dragoman.evaluation.metrics import Metrics, evaluate_corpus
 from dragoman.model.folder import LoadedModel
 from dragoman.model.transformer import Transformer
+from dragoman.training.objective import validation_nll
 from dragoman.training.progress import stage
-from dragoman.training.trainer import validation_nll
 
 # Pairs translated at every validation, and once at the end; fewer when the time is short.
 _DURING, _AT_END = 200, 500
@@ -56,7 +59,8 @@ class Validation:
         sources = [pair.source for pair in self._during]
         # Every step of a search has other shapes: in float32 no product is compiled for them.
         model.embedding.compute_dtype = torch.float32
-        translations = self._translator(model, greedy).translate(sources)
+        with parametrize.cached():  # adapters' sums are made once, not at every step
+            translations = self._translator(model, greedy).translate(sources)
         metrics = self._measure(self._during, translations)
         texts = {p: t.text for p, t in zip(self._during, translations, strict=True)}
         return {
@@ -73,7 +77,13 @@ class Validation:
     def nll(self, model: Transformer) -> float:
         """Unsmoothed loss on all the validation data, in nats a token."""
         size = self._config.training.batch_tokens
-        return validation_nll(model, batches(self._store, size, seed=0, epoch=0))
+        with parametrize.cached():
+            return validation_nll(model, batches(self._store, size, seed=0, epoch=0))
+
+    def coverage(self) -> Coverage:
+        """How long the validation data is in subwords a character: the measure of new data."""
+        found = measure_coverage(self._store, self._tokenizer)
+        return Coverage(source=found.source.length, target=found.target.length)
 
     def final(self, model: Transformer) -> Metrics:
         """The scores for the model card: search as configured."""
@@ -83,7 +93,8 @@ class Validation:
         return self._measure(chosen, translate_all(translator, sources, "evaluating"))
 
     def _translator(self, model: Transformer, search: SearchConfig) -> Translator:
-        return Translator(LoadedModel(self._config, self._tokenizer, model), search)
+        loaded = LoadedModel(self._config, self._tokenizer, model)
+        return Translator(NativeEngine(loaded), search)
 
     def _measure(self, pairs: Sequence[Pair], translations: Sequence[Translation]) -> Metrics:
         return evaluate_corpus(

@@ -3,8 +3,9 @@
 Letters: B rows, S source tokens, T target tokens.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,8 @@ IntArray = npt.NDArray[np.int64]
 # Where rows are few for the size of a batch, coarser steps of source length leave less padding.
 _STEPS = (1, 2, 3)
 
-Lengths = npt.NDArray[np.int32] | npt.NDArray[np.int64]
+Lengths = npt.NDArray[np.uint16] | npt.NDArray[np.int32] | npt.NDArray[np.int64]
+_Rows = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +40,31 @@ class Batch:
         return int(np.count_nonzero(self.target_out))
 
 
+class EpochPlan(Sequence[IntArray]):
+    """The batches of one epoch in the order of training: row numbers, not the rows themselves.
+
+    It holds two arrays, in about 5 bytes a row: `rows`, (rows,), batch after batch, and `bounds`,
+    (batches, 2), where each batch begins and ends in them. An item is the rows of a batch, (B,);
+    a slice is a plan.
+    """
+
+    def __init__(self, rows: _Rows, bounds: IntArray) -> None:
+        self._rows, self._bounds = rows, bounds
+
+    def __len__(self) -> int:
+        return len(self._bounds)
+
+    @overload
+    def __getitem__(self, number: int) -> IntArray: ...
+    @overload
+    def __getitem__(self, number: slice) -> "EpochPlan": ...
+    def __getitem__(self, number: int | slice) -> "IntArray | EpochPlan":
+        if isinstance(number, slice):
+            return EpochPlan(self._rows, self._bounds[number])
+        start, stop = self._bounds[number]
+        return self._rows[start:stop].astype(np.int64)
+
+
 def plan_batches(
     source_lengths: Lengths,
     target_lengths: Lengths,
@@ -45,11 +72,11 @@ def plan_batches(
     seed: int,
     epoch: int,
     pool: int = 1_000_000,
-) -> list[IntArray]:
+) -> EpochPlan:
     """Puts every row into exactly one batch; the same arguments give the same plan.
 
     Rows are dealt at random into pools, sorted by length within each, and cut into batches whose
-    order is then shuffled.
+    order is then shuffled. Memory: the plan, and what sorting one pool takes.
 
     Args:
         source_lengths: (rows,) ids of each source, without eos.
@@ -59,26 +86,31 @@ def plan_batches(
         seed: not negative, as `epoch`; both together make the order.
         epoch: the number of the pass over the data.
         pool: about how many rows are sorted together.
-
-    Returns:
-        Row numbers of each batch, in the order of training.
     """
     if max_tokens < 1 or pool < 1:
         raise ValueError("max_tokens and pool must be at least 1")
     count = len(source_lengths)
     chance = np.random.default_rng([seed, epoch])
-    shuffled = chance.permutation(count)
-    plan: list[IntArray] = []
-    for rows in np.array_split(shuffled, max(1, -(-count // pool))):
+    shuffled: _Rows = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
+    chance.shuffle(shuffled)
+    starts = [np.zeros(1, dtype=np.int64)]
+    done = 0
+    for rows in np.array_split(shuffled, max(1, -(-count // pool))):  # views: sorted in place
         source = source_lengths[rows].astype(np.int64) + 1
         target = target_lengths[rows].astype(np.int64) + 1
-        cuts: list[list[IntArray]] = []
+        fewest, best = None, None
         for step in _STEPS:
             order = _order(source, target, step)
-            cuts.append(list(_cut(rows[order], source[order], target[order], max_tokens)))
-        fewest = min(cuts, key=len)
-        plan.extend(fewest)
-    return [plan[number] for number in chance.permutation(len(plan))]
+            ends = _cut(np.maximum(source, target)[order], max_tokens)
+            if fewest is None or len(ends) < len(fewest):
+                fewest, best = ends, order
+        assert fewest is not None
+        rows[:] = rows[best]
+        starts.append(fewest + done)
+        done += len(rows)
+    edges = np.concatenate(starts)
+    bounds = np.stack([edges[:-1], edges[1:]], axis=1)
+    return EpochPlan(shuffled, bounds[chance.permutation(len(bounds))])
 
 
 def _order(source: IntArray, target: IntArray, step: int) -> IntArray:
@@ -93,21 +125,31 @@ def _order(source: IntArray, target: IntArray, step: int) -> IntArray:
     return np.argsort(band * (above + 1) + turned, kind="stable")
 
 
-def _cut(rows: IntArray, source: IntArray, target: IntArray, max_tokens: int) -> Iterator[IntArray]:
-    longest = np.maximum(source, target)
+def _cut(longest: IntArray, max_tokens: int) -> IntArray:
+    """Where each batch ends: as many rows as fit, counted with the padding to their longest."""
+    ends = []
     start = 0
-    while start < len(rows):
+    while start < len(longest):
         # No more rows fit than do at the first one's length.
         window = longest[start : start + max(1, max_tokens // int(longest[start]))]
         sizes = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
-        stop = start + max(1, int(np.searchsorted(sizes, max_tokens, side="right")))
-        yield rows[start:stop]
-        start = stop
+        start += max(1, int(np.searchsorted(sizes, max_tokens, side="right")))
+        ends.append(start)
+    return np.array(ends, dtype=np.int64)
 
 
-def collate(store: CorpusStore, rows: IntArray) -> Batch:
-    """Reads rows of a store into one padded batch, with bos and eos in place."""
+Resample = Callable[[int, Ids, Ids], tuple[Ids, Ids]]
+"""resample(row, source, target) gives other ids of the same two texts."""
+
+
+def collate(store: CorpusStore, rows: IntArray, resample: Resample | None = None) -> Batch:
+    """Reads rows of a store into one padded batch, with bos and eos in place.
+
+    `resample`, such as `Resampler.in_epoch` gives, cuts each pair into subwords anew.
+    """
     pairs = [store[int(row)] for row in rows]
+    if resample is not None:
+        pairs = [resample(int(row), *pair) for row, pair in zip(rows, pairs, strict=True)]
     source, source_ends = _pad([pair[0] for pair in pairs])
     target, target_ends = _pad([pair[1] for pair in pairs])
     target_in = np.roll(target, 1, axis=1)

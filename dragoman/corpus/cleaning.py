@@ -7,19 +7,21 @@ Two rules depend on the corpus and are learned from its first `SAMPLE_SIZE` pair
 ratio of its two languages (Chinese has a third of the characters of English), and whether
 untranslated text is normal in it (American to British English).
 
-Memory: the sample, then one pair and a 64-bit digest for each pair kept.
+Each pair is judged for itself (`fault`, then `verdict`), here or in another process; only
+duplicates need all pairs, of which their digests are enough.
 """
 
 import re
-from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from itertools import chain, islice
+from itertools import islice
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from dragoman.config import DataConfig
+from dragoman.corpus.digests import first_rows, pair_digest
 from dragoman.corpus.pairs import Pair
 from dragoman.text.display import excerpt
 from dragoman.text.protect import find_spans
@@ -53,7 +55,7 @@ _WORD = re.compile(r"[^\W\d_]+")
 
 @dataclass(slots=True)
 class CleaningReport:
-    """What `clean_pairs` read, kept and dropped; complete once its pairs have been consumed.
+    """What cleaning read, kept and dropped.
 
     `examples` holds the first three dropped pairs of each reason with their numbers, counted from
     1 in the order read (the line number for files of one line a pair). `length_ratio` is the usual
@@ -69,12 +71,15 @@ class CleaningReport:
     def drop(self, reason: str, line: int, pair: Pair) -> None:
         """Count one dropped pair and keep it as an example if it is among the first.
 
-        `line` is 0 where it is no longer known.
+        `line` is 0 where there is none.
         """
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
-        examples = self.examples.setdefault(reason, [])
-        if len(examples) < EXAMPLES:
-            examples.append((line, pair))
+        self.count(reason, 1, [(line, pair)])
+
+    def count(self, reason: str, number: int, examples: Iterable[tuple[int, Pair]]) -> None:
+        """Count so many dropped pairs, of which some are given with their lines."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + number
+        known = self.examples.setdefault(reason, [])
+        known += islice(examples, EXAMPLES - len(known))
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain values for a JSON file."""
@@ -113,12 +118,55 @@ def _quoted(text: str) -> str:
     return f'"{excerpt(text, 60)}"'
 
 
-def clean_pairs(
-    pairs: Iterable[Pair], config: DataConfig, report: CleaningReport
-) -> Iterator[Pair]:
-    """Yield the pairs worth training on, unchanged and in order; count the others in `report`.
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What is usual in a corpus: target characters a source character, and equal texts."""
 
-    Dropped, by the first reason that holds:
+    length_ratio: float
+    copying: bool
+
+
+def learn_usual(pairs: Iterable[Pair], config: DataConfig) -> Usual | None:
+    """What is usual among the first `SAMPLE_SIZE` pairs without a `fault`; None without any."""
+    longest = longest_text(config)
+    sample = list(islice((pair for pair in pairs if not fault(pair, longest)), SAMPLE_SIZE))
+    return Usual(_usual_ratio(sample), _is_copying(sample)) if sample else None
+
+
+def longest_text(config: DataConfig) -> int:
+    """The characters that `config.max_tokens` subwords can hold at most."""
+    return config.max_tokens * CHARACTERS_PER_SUBWORD
+
+
+def fault(pair: Pair, longest: int) -> str:
+    """Why a pair is dropped whatever the corpus is like, or nothing; `longest` in characters."""
+    source, target = pair.source, pair.target
+    if not _VISIBLE.search(source) or not _VISIBLE.search(target):
+        return EMPTY
+    if _CONTROL.search(source) or _CONTROL.search(target):
+        return CONTROL
+    if len(source) > longest or len(target) > longest:
+        return TOO_LONG
+    return ""
+
+
+def verdict(pair: Pair, usual: Usual, limit: float) -> str:
+    """Why a pair without `fault` is dropped from such a corpus, or nothing.
+
+    `limit`: by how much the lengths may differ from the usual ratio (`config.max_length_ratio`).
+    """
+    source, target = pair.source, pair.target
+    if source == target and not usual.copying and is_prose(source):
+        return UNTRANSLATED
+    lengths = (len(target) / usual.length_ratio + SLACK) / (len(source) + SLACK)
+    return "" if 1 / limit <= lengths <= limit else LENGTH_RATIO
+
+
+def clean_pairs(pairs: Iterable[Pair], config: DataConfig, report: CleaningReport) -> list[Pair]:
+    """The pairs worth training on, unchanged and in order; the others are counted in `report`.
+
+    For pairs that memory holds; `dragoman.corpus.preparation` does the same to any number. Dropped,
+    by the first reason that holds:
 
     - a side that is empty or only blank and invisible characters;
     - control characters, U+FFFD or lone surrogates (tab and line breaks are fine);
@@ -127,46 +175,28 @@ def clean_pairs(
     - running text whose two sides are equal, unless that is usual in this corpus;
     - lengths that differ by more than `config.max_length_ratio` times the usual ratio, each
       length counted in source characters plus ten.
-
-    `report` must be fresh; it is complete once the iterator is exhausted.
     """
-    candidates = _well_formed(pairs, config, report)
-    sample = list(islice(candidates, SAMPLE_SIZE))
-    usual = _usual_ratio([pair for _, pair in sample])
-    report.length_ratio = usual if sample else None
-    drop_untranslated = not _is_copying([pair for _, pair in sample])
-    limit = config.max_length_ratio
-    seen = DigestSet()
-    for line, pair in chain(sample, candidates):
-        source, target = pair.source, pair.target
-        lengths = (len(target) / usual + SLACK) / (len(source) + SLACK)
-        if not seen.add(_digest(pair)):
-            report.drop(DUPLICATE, line, pair)
-        elif source == target and drop_untranslated and is_prose(source):
-            report.drop(UNTRANSLATED, line, pair)
-        elif not 1 / limit <= lengths <= limit:
-            report.drop(LENGTH_RATIO, line, pair)
+    every = list(pairs)
+    usual = learn_usual(every, config)
+    report.total = len(every)
+    report.length_ratio = usual.length_ratio if usual else None
+    longest = longest_text(config)
+    faults = [fault(pair, longest) for pair in every]
+    whole = [row for row, found in enumerate(faults) if not found]
+    digests = [pair_digest(every[row].source, every[row].target) for row in whole]
+    first = dict(zip(whole, first_rows(np.array(digests, dtype=np.uint64)).tolist(), strict=True))
+    kept = []
+    for row, (pair, reason) in enumerate(zip(every, faults, strict=True)):
+        if not reason and whole[first[row]] != row:
+            reason = DUPLICATE
+        elif not reason and usual is not None:
+            reason = verdict(pair, usual, config.max_length_ratio)
+        if reason:
+            report.drop(reason, row + 1, pair)
         else:
-            report.kept += 1
-            yield pair
-
-
-def _well_formed(
-    pairs: Iterable[Pair], config: DataConfig, report: CleaningReport
-) -> Iterator[tuple[int, Pair]]:
-    """The pairs that pass the rules that need no other pair, numbered from 1."""
-    longest = config.max_tokens * CHARACTERS_PER_SUBWORD
-    for line, pair in enumerate(pairs, start=1):
-        report.total = line
-        source, target = pair.source, pair.target
-        if not _VISIBLE.search(source) or not _VISIBLE.search(target):
-            report.drop(EMPTY, line, pair)
-        elif _CONTROL.search(source) or _CONTROL.search(target):
-            report.drop(CONTROL, line, pair)
-        elif len(source) > longest or len(target) > longest:
-            report.drop(TOO_LONG, line, pair)
-        else:
-            yield line, pair
+            kept.append(pair)
+    report.kept = len(kept)
+    return kept
 
 
 def is_prose(text: str) -> bool:
@@ -197,53 +227,3 @@ def _is_copying(sample: list[Pair]) -> bool:
     """Whether most running text of the sample is the same on both sides."""
     prose = [pair.source == pair.target for pair in sample if is_prose(pair.source)]
     return 2 * sum(prose) > len(prose)
-
-
-def _digest(pair: Pair) -> int:
-    # NUL cannot be in a text here, so the joined bytes tell where the source ends.
-    both = f"{pair.source}\0{pair.target}".encode()
-    return int.from_bytes(blake2b(both, digest_size=8).digest(), "little")
-
-
-class DigestSet:
-    """A set of 64-bit integers in 12 to 24 bytes each, where a Python set takes about 90.
-
-    Open addressing with linear probing in one array, at most two thirds full; zero marks a free
-    place, so zero itself is stored as one.
-    """
-
-    def __init__(self) -> None:
-        self._table = array("Q", bytes(8 * 1024))
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def add(self, digest: int) -> bool:
-        """Add a digest; False when it was there."""
-        digest = digest or 1
-        table = self._table
-        place = _free_place(table, digest)
-        if table[place]:
-            return False
-        table[place] = digest
-        self._count += 1
-        if 3 * self._count > 2 * len(table):
-            self._grow()
-        return True
-
-    def _grow(self) -> None:
-        larger = array("Q", bytes(8 * 2 * len(self._table)))
-        for digest in self._table:
-            if digest:
-                larger[_free_place(larger, digest)] = digest
-        self._table = larger
-
-
-def _free_place(table: "array[int]", digest: int) -> int:
-    """The place that holds the digest, else the free one where it belongs."""
-    mask = len(table) - 1
-    place = digest & mask
-    while table[place] and table[place] != digest:
-        place = (place + 1) & mask
-    return place

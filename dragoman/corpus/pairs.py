@@ -5,7 +5,7 @@ names file and line in what it raises. Compressed files (gzip, zstandard, xz) ar
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,15 +46,16 @@ def read_parallel(
             target_line = next(targets, None)
             if target_line is None:
                 longer = count + 1 + sum(1 for _ in sources)
-                raise _unequal(source_name, longer, target_name, count)
+                raise unequal_lines(source_name, longer, target_name, count)
             count += 1
             yield Pair(source_line, target_line)
         excess = sum(1 for _ in targets)
         if excess:
-            raise _unequal(source_name, count, target_name, count + excess)
+            raise unequal_lines(source_name, count, target_name, count + excess)
 
 
-def _unequal(source: str, source_count: int, target: str, target_count: int) -> UserError:
+def unequal_lines(source: str, source_count: int, target: str, target_count: int) -> UserError:
+    """What is wrong with two files of so many lines."""
     longer = source if source_count > target_count else target
     return UserError(
         f"{longer}:{min(source_count, target_count) + 1}: this line has no partner: "
@@ -77,19 +78,30 @@ def read_table(path: str | Path, errors: ErrorPolicy = "strict") -> Iterator[Pai
     one too, raises UserError with file and line.
     """
     name = display_name(path)
+    suffix = table_suffix(path)
+    with open_bytes(path) as stream:
+        yield from parse_table(iterate_lines(stream, name, errors), suffix, name)
+
+
+def table_suffix(path: str | Path) -> str:
+    """The form of a table, ``.tsv`` or ``.jsonl``, compressed or not. Raises UserError."""
     suffixes = [suffix.lower() for suffix in Path(path).suffixes]
     if suffixes and suffixes[-1] in COMPRESSED_SUFFIXES:
         suffixes.pop()
     if not suffixes or suffixes[-1] not in TABLE_SUFFIXES:
         raise UserError(
-            f"{name}: cannot tell the form of this file from its name",
+            f"{display_name(path)}: cannot tell the form of this file from its name",
             "name it .tsv (source TAB target) or .jsonl "
             '({"source": …, "target": …}), or give two text files',
         )
-    parse = _parse_json if suffixes[-1] == ".jsonl" else _parse_columns
-    with open_bytes(path) as stream:
-        for number, line in enumerate(iterate_lines(stream, name, errors), start=1):
-            yield parse(line, f"{name}:{number}")
+    return suffixes[-1]
+
+
+def parse_table(lines: Iterable[str], suffix: str, name: str, first: int = 1) -> Iterator[Pair]:
+    """The pairs of lines of a table, the first of which has the number ``first``."""
+    parse = _parse_json if suffix == ".jsonl" else _parse_columns
+    for number, line in enumerate(lines, start=first):
+        yield parse(line, f"{name}:{number}")
 
 
 def _parse_columns(line: str, place: str) -> Pair:

@@ -5,29 +5,53 @@ The folder holds ``tokenizer.model``, ``train.arrow`` and ``valid.arrow`` (ids),
 says what all of it was made from. That last file is written last: where it is, the folder is
 complete, and where it tells of the same files and settings, nothing is done again.
 
-Memory: the cleaned pairs wait in a temporary file, not in memory; per pair some digests are kept.
+The corpus passes in chunks of a fixed number of lines, each of which any process may work on; what
+comes out does not depend on who does. Chunks wait on disk in ``work/``: a preparation that was
+stopped finds the finished ones there, checks their digests and goes on.
+
+Memory: some chunks, and per pair about 30 bytes of digests while the split is made.
 """
 
 import errno
+import functools
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dragoman.config import DataConfig
-from dragoman.corpus.cleaning import CleaningReport, clean_pairs
+from dragoman.corpus.blocks import Block
+from dragoman.corpus.cleaning import CleaningReport, Usual, learn_usual, longest_text
+from dragoman.corpus.digests import key_digest
+from dragoman.corpus.encoding import Encoding, encode_chunk, encoded_columns
+from dragoman.corpus.examination import (
+    TRAINING,
+    VALIDATION,
+    Examined,
+    Roles,
+    Rules,
+    examine,
+)
 from dragoman.corpus.pairs import Pair
 from dragoman.corpus.prepared import (
     COMPLETE,
+    FILES,
     REPORT,
     TOKENIZER,
     TRAIN,
     VALID,
     VALID_TEXT,
     VERSION,
+    WORK,
     CorpusFiles,
     PreparedCorpus,
     fingerprint,
@@ -35,9 +59,9 @@ from dragoman.corpus.prepared import (
     is_same_file,
     read_record,
 )
-from dragoman.corpus.splitting import remove_overlap, split_pairs
-from dragoman.corpus.spool import PairRows, PairSpool
-from dragoman.corpus.store import write_store
+from dragoman.corpus.processes import OrderedMap
+from dragoman.corpus.splitting import split_keys
+from dragoman.corpus.store import write_columns, write_store
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.errors import UserError
 from dragoman.text.lines import atomic_write
@@ -48,7 +72,10 @@ VALIDATION_TOO_LONG = "validation: too many subwords"
 VALIDATION_EMPTY = "validation: empty side"
 # The most pairs, as a share of the corpus, that are set aside: one in so many.
 _VALIDATION_SHARE = 20
-_CHUNK = 4096
+CHUNK_LINES = 16_384
+"""Large enough to cost little by itself, small enough that cores and restarts lose little."""
+TOKENIZER_PAIRS = 1_000_000
+"""About how many pairs the tokenizer is trained on at most."""
 
 Advance = Callable[[int], None]
 Stage = Callable[[str, int | None], AbstractContextManager[Advance]]
@@ -60,13 +87,17 @@ def prepare_corpus(
     folder: Path,
     settings: Callable[[int], DataConfig],
     stage: Stage,
+    run: OrderedMap = map,
 ) -> PreparedCorpus:
     """Clean, split, train the tokenizer and store the ids, unless `folder` holds just that already.
+
+    Nobody else may write to the folder meanwhile.
 
     Args:
         settings: the data settings for a corpus of so many cleaned pairs; what cleaning reads of
             them must not depend on the number, which it is asked with 0 for.
         stage: shows the progress of a long step.
+        run: where chunks are worked on: `Processes.map`, by default right here.
 
     Raises:
         UserError: a file that is missing, misaligned or not UTF-8; too few pairs; a full disk.
@@ -77,52 +108,219 @@ def prepare_corpus(
     with _disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / COMPLETE).unlink(missing_ok=True)
-        with PairSpool(folder) as spool:
-            return _prepare(files, folder, settings, stage, inputs, spool)
-
-
-def _prepare(
-    files: CorpusFiles,
-    folder: Path,
-    settings: Callable[[int], DataConfig],
-    stage: Stage,
-    inputs: list[dict[str, Any]],
-    spool: PairSpool,
-) -> PreparedCorpus:
-    report = CleaningReport()
-    given = _given_validation(files, report)
-    with stage("reading and cleaning", None) as advance:
-        cleaned = clean_pairs(files.pairs(), settings(0), report)
-        kept = _without_overlap(cleaned, given, report)
-        while chunk := list(itertools.islice(kept, _CHUNK)):
-            for pair in chunk:
-                spool.append(pair)
-            advance(len(chunk))
-    count, data = report.kept, settings(report.kept)
-    training, validation = _split(spool, given, data, report)
-    tokenizer = _make_tokenizer(files, training, data, stage)
-    tokenizer.save(folder / TOKENIZER)
-    rows = {}
-    with stage("encoding", len(training) + len(validation)) as advance:
-        for name, pairs in ((VALID, validation), (TRAIN, training)):
-            reason = VALIDATION_TOO_LONG if name == VALID and given else TOO_LONG
-            encoded = _encode(tokenizer, pairs, advance)
-            fitting = _fitting(encoded, data.max_tokens, report, reason)
-            rows[name] = _store(folder, name, fitting, tokenizer.vocabulary_size)
-    _require_pairs(rows, report)
-    _write_json(folder / REPORT, report.to_json() | {"text": report.render()})
-    record = {
-        "version": VERSION,
-        "languages": [files.source_language, files.target_language],
-        "errors": files.errors,
-        "inputs": inputs,
-        "pairs": count,
-        "training_pairs": rows[TRAIN],
-        "validation_pairs": rows[VALID],
-        "data": data.model_dump(),
-    }
-    _write_json(folder / COMPLETE, record)
+        work = _open_work(folder / WORK, files, settings(0), inputs)
+        preparation = _Preparation(files, work, settings, stage, run)
+        record = {
+            "version": VERSION,
+            "languages": [files.source_language, files.target_language],
+            "errors": files.errors,
+            "inputs": inputs,
+        } | preparation.run()
+        _write_json(work / COMPLETE, record)
+        for name in (*FILES, COMPLETE):
+            os.replace(work / name, folder / name)
+        shutil.rmtree(folder / WORK)
     return replace(from_record(folder, record), reused=False)
+
+
+def _open_work(
+    parent: Path, files: CorpusFiles, data: DataConfig, inputs: list[dict[str, Any]]
+) -> Path:
+    """The folder for the work on just this content; that on any other is deleted."""
+    identity = {
+        "version": VERSION,
+        "chunk": CHUNK_LINES,
+        "inputs": [(entry["name"], entry["sha256"]) for entry in inputs],
+        "errors": files.errors,
+        "rules": [data.max_tokens, data.max_length_ratio],
+    }
+    name = _name(identity)
+    if any(entry["sha256"] is None for entry in inputs):  # a pipe: nobody knows what was in it
+        name = secrets.token_hex(8)
+    parent.mkdir(exist_ok=True)
+    for other in parent.iterdir():
+        if other.name != name:
+            shutil.rmtree(other)
+    (parent / name).mkdir(exist_ok=True)
+    for temporary in (parent / name).glob(".*.tmp"):  # of a write that was killed
+        temporary.unlink()
+    return parent / name
+
+
+@dataclass(frozen=True, slots=True)
+class _Preparation:
+    """One preparation in its work folder: what it needs everywhere."""
+
+    files: CorpusFiles
+    work: Path
+    settings: Callable[[int], DataConfig]
+    stage: Stage
+    run_chunks: OrderedMap
+
+    def run(self) -> dict[str, Any]:
+        """Make every file of the corpus in the work folder; what is in them."""
+        report = CleaningReport()
+        given = _given_validation(self.files, report)
+        chunks = self._examine(report)
+        examined = Examined(self.work, chunks, report)
+        roles = examined.judge()
+        data = self._split(examined, roles, given, report)
+        count = report.kept
+        tokenizer = self._tokenizer(examined, roles, data)
+        validation = given or list(examined.texts(roles == VALIDATION))
+        with self.stage("encoding", len(validation) + _count(roles)) as advance:
+            reason = VALIDATION_TOO_LONG if given else TOO_LONG
+            valid = self._store_validation(tokenizer, validation, data, report, reason)
+            advance(len(validation))
+            train = self._encode(tokenizer, examined.chunks(roles), data, report, advance)
+        if not train or not valid:
+            raise UserError(
+                f"no pair is short enough for training and validation: {_counts(report)}",
+                "set data.max_tokens higher",
+            )
+        _write_json(self.work / REPORT, report.to_json() | {"text": report.render()})
+        return {
+            "pairs": count,
+            "training_pairs": train,
+            "validation_pairs": valid,
+            "data": data.model_dump(),
+        }
+
+    def _examine(self, report: CleaningReport) -> int:
+        """Chunks of pairs from the files; their number."""
+        data = self.settings(0)
+        with self.stage("reading and cleaning", None) as advance:
+            usual, blocks = _learn(self.files.blocks(CHUNK_LINES), data)
+            report.length_ratio = usual.length_ratio if usual else None
+            rules = Rules(usual or Usual(1.0, False), longest_text(data), data.max_length_ratio)
+            chunks = 0
+            task = functools.partial(examine, self.work, rules)
+            for lines in self.run_chunks(task, blocks):
+                advance(lines)
+                chunks += 1
+        return chunks
+
+    def _split(
+        self,
+        examined: Examined,
+        roles: Roles,
+        given: list[Pair] | None,
+        report: CleaningReport,
+    ) -> DataConfig:
+        """Set validation pairs aside, or leave out what is like those given; the settings."""
+        kept = np.flatnonzero(roles)
+        if given is not None:
+            unlike = np.ones(len(kept), dtype=bool)
+            for name, texts in (
+                ("source_key", [pair.source for pair in given]),
+                ("target_key", [pair.target for pair in given]),
+            ):
+                known = np.array([key_digest(text) for text in texts], dtype=np.uint64)
+                unlike &= ~np.isin(examined.keys(name, roles), known)
+            if not unlike.all():
+                examined.drop(roles, unlike, OVERLAP)
+        data = self.settings(report.kept)
+        if given is None:
+            size = min(data.validation_size, max(1, len(kept) // _VALIDATION_SHARE))
+            sources, targets = (
+                examined.keys(f"{side}_key", roles) for side in ("source", "target")
+            )
+            roles[kept[split_keys(sources, targets, size, data.seed)]] = VALIDATION
+        if not (roles == TRAINING).any() or not (given or (roles == VALIDATION).any()):
+            raise _too_few(report)
+        return data
+
+    def _tokenizer(self, examined: Examined, roles: Roles, data: DataConfig) -> Tokenizer:
+        path = self._tokenizer_path(data)
+        if self.files.tokenizer is not None:
+            tokenizer = Tokenizer.load(self.files.tokenizer)
+        elif path.exists():
+            tokenizer = Tokenizer.load(path)
+        else:
+            wanted = _sample(roles == TRAINING, data.seed)
+            with self.stage("training the tokenizer", None):
+                pairs = examined.texts(wanted)
+                texts = itertools.chain.from_iterable((pair.source, pair.target) for pair in pairs)
+                tokenizer = Tokenizer.train(
+                    texts, data.vocabulary_size, data.character_coverage, data.seed
+                )
+        tokenizer.save(path)
+        tokenizer.save(self.work / TOKENIZER)
+        return tokenizer
+
+    def _tokenizer_path(self, data: DataConfig) -> Path:
+        return self.work / f"tokenizer-{_name(data.model_dump())}.model"
+
+    def _store_validation(
+        self,
+        tokenizer: Tokenizer,
+        pairs: list[Pair],
+        data: DataConfig,
+        report: CleaningReport,
+        reason: str,
+    ) -> int:
+        """Write ids and texts, row by row the same pairs; too long ones go into the report."""
+        encoded = tokenizer.encode_pairs((pair.source, pair.target) for pair in pairs)
+        rows = []
+        for pair, ids in zip(pairs, encoded, strict=True):
+            if max(map(len, ids)) <= data.max_tokens:
+                rows.append((pair, ids))
+            else:
+                report.drop(reason, 0, pair)
+                report.kept -= reason == TOO_LONG
+        with atomic_write(self.work / VALID_TEXT) as stream:
+            for pair, _ in rows:
+                stream.write(json.dumps(asdict(pair), ensure_ascii=False).encode() + b"\n")
+        return write_store(self.work / VALID, (ids for _, ids in rows), tokenizer.vocabulary_size)
+
+    def _encode(
+        self,
+        tokenizer: Tokenizer,
+        chunks: Iterator[tuple[int, Roles]],
+        data: DataConfig,
+        report: CleaningReport,
+        advance: Advance,
+    ) -> int:
+        """Encode and store the training pairs; their number without the too long ones."""
+        path = self._tokenizer_path(data)
+        encoding = Encoding(self.work, path, _name(data.model_dump()), data.max_tokens)
+        count = 0
+        task = functools.partial(encode_chunk, encoding)
+        for rows in self.run_chunks(task, chunks):
+            advance(rows)
+            count += 1
+        columns = encoded_columns(encoding, count, report, TOO_LONG)
+        return write_columns(self.work / TRAIN, columns, tokenizer.vocabulary_size)
+
+
+def _learn(blocks: Iterator[Block], data: DataConfig) -> tuple[Usual | None, Iterator[Block]]:
+    """What is usual among the first pairs, and all blocks again."""
+    head: list[Block] = []
+
+    def pairs() -> Iterator[Pair]:
+        for block in blocks:
+            head.append(block)
+            yield from block.pairs()
+
+    usual = learn_usual(pairs(), data)
+    return usual, itertools.chain(head, blocks)
+
+
+def _sample(rows: np.ndarray[Any, np.dtype[np.bool_]], seed: int) -> Any:
+    """The rows to train the tokenizer on: all, or about `TOKENIZER_PAIRS` by chance."""
+    count = int(np.count_nonzero(rows))
+    if count <= TOKENIZER_PAIRS:
+        return rows
+    chance = np.random.default_rng(seed).random(len(rows), dtype=np.float32)
+    return rows & (chance < TOKENIZER_PAIRS / count)
+
+
+def _count(roles: Roles) -> int:
+    return int(np.count_nonzero(roles == TRAINING))
+
+
+def _name(identity: dict[str, Any]) -> str:
+    return blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
 
 
 def _given_validation(files: CorpusFiles, report: CleaningReport) -> list[Pair] | None:
@@ -140,32 +338,6 @@ def _given_validation(files: CorpusFiles, report: CleaningReport) -> list[Pair] 
     return kept
 
 
-def _without_overlap(
-    pairs: Iterator[Pair], validation: list[Pair] | None, report: CleaningReport
-) -> Iterator[Pair]:
-    """The pairs unlike every given validation pair; the rest was counted as kept before."""
-
-    def drop(pair: Pair) -> None:
-        report.drop(OVERLAP, 0, pair)
-        report.kept -= 1
-
-    return pairs if validation is None else remove_overlap(pairs, validation, drop)
-
-
-def _split(
-    spool: PairSpool, validation: list[Pair] | None, data: DataConfig, report: CleaningReport
-) -> tuple[Sequence[Pair], Sequence[Pair]]:
-    if validation is not None:
-        if not len(spool):
-            raise _too_few(report)
-        return spool, validation
-    size = min(data.validation_size, max(1, len(spool) // _VALIDATION_SHARE))
-    held_out, training = split_pairs(spool, size, data.seed)
-    if not held_out or not training:
-        raise _too_few(report)
-    return PairRows(spool, training), PairRows(spool, held_out)
-
-
 def _too_few(report: CleaningReport) -> UserError:
     if not report.total:
         return UserError("the corpus is empty", "give files with at least some pairs")
@@ -179,60 +351,6 @@ def _counts(report: CleaningReport) -> str:
     """The report in half a line."""
     dropped = [f"{count:,} {reason}" for reason, count in report.dropped.items()]
     return "; ".join([f"{report.kept:,} of {report.total:,} pairs are left", *dropped])
-
-
-def _require_pairs(rows: dict[str, int], report: CleaningReport) -> None:
-    if not rows[TRAIN] or not rows[VALID]:
-        raise UserError(
-            f"no pair is short enough for training and validation: {_counts(report)}",
-            "set data.max_tokens higher",
-        )
-
-
-def _make_tokenizer(
-    files: CorpusFiles, training: Sequence[Pair], data: DataConfig, stage: Stage
-) -> Tokenizer:
-    if files.tokenizer is not None:
-        return Tokenizer.load(files.tokenizer)
-    with stage("training the tokenizer", None):
-        texts = itertools.chain.from_iterable((pair.source, pair.target) for pair in training)
-        return Tokenizer.train(texts, data.vocabulary_size, data.character_coverage, seed=data.seed)
-
-
-_Encoded = tuple[Pair, list[int], list[int]]
-
-
-def _encode(tokenizer: Tokenizer, pairs: Iterable[Pair], advance: Advance) -> Iterator[_Encoded]:
-    supply = iter(pairs)
-    while chunk := list(itertools.islice(supply, _CHUNK)):
-        ids = tokenizer.encode_pairs((pair.source, pair.target) for pair in chunk)
-        for pair, (source, target) in zip(chunk, ids, strict=True):
-            yield pair, source, target
-        advance(len(chunk))
-
-
-def _fitting(
-    encoded: Iterable[_Encoded], limit: int, report: CleaningReport, reason: str
-) -> Iterator[_Encoded]:
-    """What is short enough; the rest goes into the report, where it counted as kept before."""
-    for pair, source, target in encoded:
-        if max(len(source), len(target)) <= limit:
-            yield pair, source, target
-        else:
-            report.drop(reason, 0, pair)
-            report.kept -= reason == TOO_LONG
-
-
-def _store(folder: Path, name: str, encoded: Iterator[_Encoded], vocabulary_size: int) -> int:
-    """Write ids, and for validation data the texts, row by row the same pairs."""
-    if name != VALID:
-        ids = ((source, target) for _, source, target in encoded)
-        return write_store(folder / name, ids, vocabulary_size)
-    rows = list(encoded)
-    with atomic_write(folder / VALID_TEXT) as stream:
-        for pair, _, _ in rows:
-            stream.write(json.dumps(asdict(pair), ensure_ascii=False).encode() + b"\n")
-    return write_store(folder / name, [(row[1], row[2]) for row in rows], vocabulary_size)
 
 
 def _reusable(

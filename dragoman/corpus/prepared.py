@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import DataConfig
+from dragoman.corpus.blocks import Block, cut_parallel, cut_table
 from dragoman.corpus.pairs import Pair, read_parallel, read_table
 from dragoman.errors import UserError
 from dragoman.text.lines import ErrorPolicy
@@ -21,6 +22,8 @@ TOKENIZER, TRAIN, VALID, VALID_TEXT, REPORT, COMPLETE = (
     "report.json",
     "prepared.json",
 )
+WORK = "work"
+"""The folder of what an unfinished preparation has done."""
 FILES = (TOKENIZER, TRAIN, VALID, VALID_TEXT, REPORT)
 VERSION = 1
 
@@ -60,6 +63,16 @@ class CorpusFiles:
                 "no pairs to train on", "give --source and --target, or --data with both sides"
             )
         return read_parallel(self.source, self.target, self.errors)
+
+    def blocks(self, lines: int) -> Iterator[Block]:
+        """The same pairs in blocks of so many lines. Raises UserError."""
+        if self.table is not None:
+            return cut_table(self.table, lines, self.errors)
+        if self.source is None or self.target is None:
+            raise UserError(
+                "no pairs to train on", "give --source and --target, or --data with both sides"
+            )
+        return cut_parallel(self.source, self.target, lines, self.errors)
 
     def validation(self) -> Iterator[Pair] | None:
         """The given validation pairs, None where there are none. Raises UserError."""

@@ -1,7 +1,4 @@
-"""Log-probabilities of given translations, the same that the search reports.
-
-Shapes: B pairs, S source, T target.
-"""
+"""Log-probabilities of given translations, the same that the search reports."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,10 +6,8 @@ from pathlib import Path
 
 import torch
 
-from dragoman.corpus.tokenizer import Tokenizer
-from dragoman.decoding.search import length_penalty
-from dragoman.decoding.step import translation_log_probs
-from dragoman.decoding.translator import pad_rows
+from dragoman.decoding.hypothesis import length_penalty
+from dragoman.decoding.rescoring import Forced
 from dragoman.errors import UserError
 from dragoman.model.folder import LoadedModel, load_model
 from dragoman.training.precision import choose_device
@@ -20,12 +15,18 @@ from dragoman.training.precision import choose_device
 
 @dataclass(frozen=True)
 class Score:
-    """log_prob in nats with end-of-sentence; score = log_prob / length penalty."""
+    """log_prob in nats with end-of-sentence; score = log_prob / length penalty.
+
+    tokens and token_log_probs end with the end of the sentence. On request also attention: a row
+    for each of the tokens over source_tokens, the mean of all heads and layers.
+    """
 
     log_prob: float
     score: float
     tokens: list[str]
     token_log_probs: list[float]
+    source_tokens: list[str]
+    attention: list[list[float]] | None = None
 
 
 class Scorer:
@@ -39,8 +40,14 @@ class Scorer:
         """Load a model folder. Raises UserError for a folder that is no model."""
         return cls(load_model(Path(folder), choose_device(device)))
 
-    def score(self, sources: Sequence[str], targets: Sequence[str], first: int = 1) -> list[Score]:
-        """Score every target as a translation of its source.
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        first: int = 1,
+        attention: bool = False,
+    ) -> list[Score]:
+        """Score every target as a translation of its source; with attention on request.
 
         Raises UserError when one is too long; it names the pair, counted from `first`.
         """
@@ -56,7 +63,7 @@ class Scorer:
                 )
         results: dict[int, Score] = {}
         for numbers in self._batches(encoded):
-            scores = self._score_batch([encoded[number] for number in numbers])
+            scores = self._score_batch([encoded[number] for number in numbers], attention)
             results.update(zip(numbers, scores, strict=True))
         return [results[number] for number in range(len(encoded))]
 
@@ -70,21 +77,23 @@ class Scorer:
             start += count
 
     @torch.inference_mode()
-    def _score_batch(self, pairs: list[tuple[list[int], list[int]]]) -> list[Score]:
-        device = self.model.embedding.weight.device
-        bos, eos = Tokenizer.bos_id, Tokenizer.eos_id
-        source = pad_rows([[*ids, eos] for ids, _ in pairs]).to(device)
-        target_in = pad_rows([[bos, *ids] for _, ids in pairs]).to(device)
-        target_out = pad_rows([[*ids, eos] for _, ids in pairs]).to(device)
-        log_probs = translation_log_probs(self.model(source, target_in))
-        chosen = log_probs.gather(2, target_out[..., None])[..., 0].double().cpu()  # (B, T)
+    def _score_batch(
+        self, pairs: list[tuple[list[int], list[int]]], attention: bool
+    ) -> list[Score]:
+        forced = Forced([self.model], [ids for ids, _ in pairs], [ids for _, ids in pairs])
+        log_probs = forced.token_log_probs()
+        maps = forced.attention() if attention else [None] * len(pairs)
         return [
-            self._result(ids, chosen[row, : len(ids) + 1].tolist())
-            for row, (_, ids) in enumerate(pairs)
+            self._result(pair, *found) for pair, *found in zip(pairs, log_probs, maps, strict=True)
         ]
 
-    def _result(self, ids: list[int], log_probs: list[float]) -> Score:
+    def _result(
+        self,
+        pair: tuple[list[int], list[int]],
+        log_probs: list[float],
+        attention: list[list[float]] | None,
+    ) -> Score:
         total = sum(log_probs)
         penalty = length_penalty(len(log_probs), self.config.search.length_penalty)
-        pieces = [*self.tokenizer.pieces(ids), "</s>"]
-        return Score(total, total / penalty, pieces, log_probs)
+        source, target = ([*self.tokenizer.pieces(ids), "</s>"] for ids in pair)
+        return Score(total, total / penalty, target, log_probs, source, attention)

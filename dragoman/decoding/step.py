@@ -3,6 +3,9 @@
 Shapes: B sentences, N beams, R = B * N rows, S source, V vocabulary.
 """
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +15,7 @@ from dragoman.model.cache import DecoderCache
 from dragoman.model.transformer import Transformer
 
 # Symbols that are no part of any translation.
-_FORBIDDEN = [Tokenizer.pad_id, Tokenizer.unk_id, Tokenizer.bos_id]
+FORBIDDEN = [Tokenizer.pad_id, Tokenizer.unk_id, Tokenizer.bos_id]
 
 
 class TransformerStep:
@@ -33,7 +36,15 @@ class TransformerStep:
         return translation_log_probs(logits), state
 
 
+def pad_rows(rows: Sequence[Sequence[int]]) -> Tensor:
+    """Ids of different lengths -> (B, longest), padded with 0 at the end."""
+    padded = np.zeros((len(rows), max(map(len, rows), default=0)), dtype=np.int64)
+    for number, row in enumerate(rows):
+        padded[number, : len(row)] = row
+    return torch.from_numpy(padded)
+
+
 def translation_log_probs(logits: Tensor) -> Tensor:
     """Log-probabilities in float32 among the symbols a translation may hold: (..., V)."""
-    logits[..., _FORBIDDEN] = -torch.inf
+    logits[..., FORBIDDEN] = -torch.inf
     return logits.log_softmax(dim=-1, dtype=torch.float32)

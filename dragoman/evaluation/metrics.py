@@ -10,6 +10,7 @@ from dragoman.text.lines import one_line
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.ter import TER
 
 _MORPHOLOGICAL = {"ja": "ja", "jpn": "ja", "ko": "ko", "kor": "ko"}
 _CHINESE = frozenset({"zh", "zho", "chi", "cmn", "yue"})
@@ -66,7 +67,7 @@ def evaluate_corpus(hypotheses: Sequence[str], references: Sequence[str], langua
         raise UserError("there is nothing to score: no translation and no reference")
     from sacrebleu.metrics.chrf import CHRF
 
-    bleu, note = _bleu_for(language)
+    bleu, note = bleu_for(language)
     chrf = CHRF()
     # 13a deletes a hyphen before a line break and the other tokenizers do not: the same text would
     # score differently from the same text in a file.
@@ -82,8 +83,8 @@ def evaluate_corpus(hypotheses: Sequence[str], references: Sequence[str], langua
     )
 
 
-def _bleu_for(language: str) -> tuple["BLEU", str]:
-    """Return BLEU with the tokenizer for a language, and a note on the choice or ``""``."""
+def bleu_for(language: str) -> tuple["BLEU", str]:
+    """BLEU with the tokenizer for a language code, and a note on the choice or ``""``."""
     from sacrebleu.metrics.bleu import BLEU
 
     code = base_code(language)
@@ -107,3 +108,11 @@ def _bleu_for(language: str) -> tuple["BLEU", str]:
         )
         return BLEU(tokenize="13a", force=True), note
     return BLEU(tokenize="13a", force=True), ""
+
+
+def ter_for(language: str) -> "TER":
+    """TER (Snover et al., 2006); of characters, not words, in Chinese and Japanese."""
+    from sacrebleu.metrics.ter import TER
+
+    asian = base_code(language) in _CHINESE | {"ja", "jpn"}
+    return TER(normalized=asian, asian_support=asian)

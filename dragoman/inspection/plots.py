@@ -5,10 +5,8 @@ threads may draw at the same time.
 """
 
 import io
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +24,8 @@ from dragoman.inspection.labels import (
     token_labels,
 )
 from dragoman.inspection.sheet import AttentionSheet
-from dragoman.text.lines import atomic_write, read_lines
+from dragoman.inspection.training_log import FloatArray, TrainingLog, read_training_log
+from dragoman.text.lines import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 _BLUE, _ORANGE, _GREEN, _VIOLET = "#2f6fdb", "#d9541e", "#1f8a5b", "#7a4fc9"
 _DPI = 150
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def attention_png(
@@ -87,14 +84,13 @@ def curve_png(log_path: Path, path: Path, title: str = "") -> str:
 
     Three panels over the steps, with the time on top: loss and validation nll (nats a token; the
     perplexity on the right), BLEU and chrF, learning rate. The validation with the lowest nll is
-    marked. What a resumed run did again replaces what it did before. A last line cut short by a
-    kill is left out.
+    marked.
 
     Returns a note for the person when the title cannot be drawn as it is written, else ``""``.
     Raises UserError for a missing, broken (``file:line``) or empty log, when matplotlib is missing
     or the file cannot be written.
     """
-    log = _read_log(Path(log_path))
+    log = read_training_log(Path(log_path))
     _need_matplotlib()
     from matplotlib.figure import Figure
 
@@ -123,83 +119,7 @@ def curve_png(log_path: Path, path: Path, title: str = "") -> str:
     return lettering.note
 
 
-@dataclass(slots=True)
-class _Log:
-    """The numbers of a log, by event, in order of steps."""
-
-    records: dict[str, list[dict[str, float]]]
-
-    def column(self, event: str, name: str) -> tuple[FloatArray, FloatArray]:
-        """Return (steps, values) of one field where it is a finite number, both (N,)."""
-        rows = [
-            (record["step"], record[name])
-            for record in self.records[event]
-            if math.isfinite(record.get(name, math.nan))
-        ]
-        table = np.array(rows, dtype=np.float64).reshape(-1, 2)
-        return table[:, 0], table[:, 1]
-
-    def has(self, event: str, name: str) -> bool:
-        return bool(self.column(event, name)[0].size)
-
-    @property
-    def last_step(self) -> float:
-        return max(1.0, *(row["step"] for rows in self.records.values() for row in rows))
-
-    def best(self) -> tuple[float, float] | None:
-        """Return (step, nll) of the validation with the lowest nll."""
-        steps, values = self.column("validation", "nll")
-        if not values.size:
-            return None
-        index = int(values.argmin())
-        return float(steps[index]), float(values[index])
-
-    def clock(self) -> tuple[FloatArray, FloatArray]:
-        """Return (steps, seconds) of all records, both (N,), rising."""
-        rows = {
-            row["step"]: row["seconds"]
-            for rows in self.records.values()
-            for row in rows
-            if math.isfinite(row.get("seconds", math.nan))
-        }
-        table = np.array([(0.0, 0.0), *sorted(rows.items())], dtype=np.float64)
-        return table[:, 0], np.maximum.accumulate(table[:, 1])
-
-
-def _read_log(path: Path) -> _Log:
-    records: dict[str, list[dict[str, float]]] = {"train": [], "validation": []}
-    broken: UserError | None = None
-    for number, line in enumerate(read_lines(path, errors="replace"), start=1):
-        if broken:
-            raise broken
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-            event = record["event"]
-            if event not in records:
-                continue
-            numbers = {
-                key: float(value) for key, value in record.items() if isinstance(value, int | float)
-            }
-            step = numbers["step"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            broken = UserError(
-                f"{path}:{number}: not a line of a training log",
-                "each line is a JSON object with an event and a step; remove the broken line",
-            )
-            continue
-        for rows in records.values():
-            # A resumed run goes on from its checkpoint, before the last steps that it logged.
-            while rows and rows[-1]["step"] >= step + (rows is not records[event]):
-                rows.pop()
-        records[event].append(numbers)
-    if not any(records.values()):
-        raise UserError(f"{path}: no training step in this log yet", "train for a while first")
-    return _Log(records)
-
-
-def _running_median(values: FloatArray) -> FloatArray:
+def running_median(values: FloatArray) -> FloatArray:
     """Return the median of a window around each value, (N,) -> (N,), shorter at the ends."""
     reach = min(len(values) // 40 + 1, 50)
     padded = np.pad(values, reach, constant_values=np.nan)
@@ -216,12 +136,12 @@ def _plain(axes: "Axes", lettering: Lettering) -> None:
 
 
 def _draw_loss(
-    axes: "Axes", log: _Log, best: tuple[float, float] | None, lettering: Lettering
+    axes: "Axes", log: TrainingLog, best: tuple[float, float] | None, lettering: Lettering
 ) -> None:
     steps, loss = log.column("train", "loss")
     if steps.size:
         axes.plot(steps, loss, color=_BLUE, alpha=0.22, linewidth=0.8)
-        axes.plot(steps, _running_median(loss), color=_BLUE, linewidth=1.8, label="training loss")
+        axes.plot(steps, running_median(loss), color=_BLUE, linewidth=1.8, label="training loss")
     steps, nll = log.column("validation", "nll")
     if steps.size:
         axes.plot(
@@ -267,7 +187,7 @@ def _perplexity_scale(axes: "Axes", lettering: Lettering) -> None:
     right.spines["right"].set(color=FAINT)
 
 
-def _draw_scores(axes: "Axes", log: _Log, lettering: Lettering) -> None:
+def _draw_scores(axes: "Axes", log: TrainingLog, lettering: Lettering) -> None:
     for name, label, color in (("chrf", "chrF", _VIOLET), ("bleu", "BLEU", _GREEN)):
         steps, scores = log.column("validation", name)
         if not steps.size:
@@ -288,7 +208,7 @@ def _draw_scores(axes: "Axes", log: _Log, lettering: Lettering) -> None:
     axes.set_ylabel("score", color=GREY, **lettering.style(9))
 
 
-def _draw_rate(axes: "Axes", log: _Log, lettering: Lettering) -> None:
+def _draw_rate(axes: "Axes", log: TrainingLog, lettering: Lettering) -> None:
     steps, rate = log.column("train", "learning_rate")
     axes.plot(steps, rate, color=GREY, linewidth=1.5)
     axes.fill_between(steps, rate, color=GREY, alpha=0.12, linewidth=0)
@@ -306,7 +226,7 @@ def _locator(bins: int, integer: bool = False) -> "MaxNLocator":
     return MaxNLocator(bins, integer=integer)
 
 
-def _time_on_top(axes: "Axes", log: _Log, lettering: Lettering) -> None:
+def _time_on_top(axes: "Axes", log: TrainingLog, lettering: Lettering) -> None:
     steps, seconds = log.clock()
     total = float(seconds[-1])
     unit, name = (3600.0, "hours") if total > 4 * 3600 else (60.0, "minutes")

@@ -1,7 +1,5 @@
 """A model is a folder: model.safetensors, config.toml, tokenizer.model, README.md."""
 
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,18 +8,21 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from dragoman.config import Checksums, Config, config_to_toml, read_config
+from dragoman.config import Checksums, Config, config_to_toml
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.errors import UserError
+from dragoman.model.description import (
+    CARD,
+    SETTINGS,
+    TOKENIZER,
+    WEIGHTS,
+    describe,
+    digest,
+    model_digest,
+    verify,
+)
 from dragoman.model.transformer import Transformer
 from dragoman.text.lines import atomic_write
-
-WEIGHTS, SETTINGS, TOKENIZER, CARD = (
-    "model.safetensors",
-    "config.toml",
-    "tokenizer.model",
-    "README.md",
-)
 
 _SHOWN = 20  # wrong weights in an error message
 
@@ -43,9 +44,9 @@ def save_model(
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     saved_weights, saved_tokenizer = save(plain), tokenizer.to_bytes()
     checksums = Checksums(
-        model=_model_digest(config),
-        weights=_digest(saved_weights),
-        tokenizer=_digest(saved_tokenizer),
+        model=model_digest(config),
+        weights=digest(saved_weights),
+        tokenizer=digest(saved_tokenizer),
     )
     config = config.model_copy(update={"checksums": checksums})
     contents = (
@@ -61,51 +62,15 @@ def save_model(
 
 def load_model(folder: Path, device: torch.device | None = None) -> LoadedModel:
     """Read a model folder, in evaluation mode. Raises UserError naming what is wrong with it."""
-    missing = [name for name in (WEIGHTS, SETTINGS, TOKENIZER) if not (folder / name).is_file()]
-    if missing:
-        what = (
-            "no such folder" if not folder.is_dir() else f"no model: {', '.join(missing)} missing"
-        )
-        raise UserError(f"{folder}: {what}", "name a folder that 'dragoman train' has written")
-    config = read_config(folder / SETTINGS)
-    if config.checksums.model not in (None, _model_digest(config)):
-        raise UserError(
-            f"{folder / SETTINGS}: its section [model] was changed",
-            "set it back; if the change is meant, delete [checksums] there",
-        )
-    _verify(folder / TOKENIZER, config.checksums.tokenizer)
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    description = describe(folder)
+    config, tokenizer = description.config, description.tokenizer
     with torch.device("meta"):  # shapes without memory: the settings may be those of a giant
         expected = Transformer(config.model, tokenizer.vocabulary_size).state_dict()
     check_weights(expected, folder / WEIGHTS)
-    _verify(folder / WEIGHTS, config.checksums.weights)
+    verify(folder / WEIGHTS, config.checksums.weights)
     model = Transformer(config.model, tokenizer.vocabulary_size)
     load_weights(model, folder / WEIGHTS)
     return LoadedModel(config, tokenizer, model.to(device or torch.device("cpu")).eval())
-
-
-def _model_digest(config: Config) -> str:
-    return _digest(json.dumps(config.model.model_dump(), sort_keys=True).encode())
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _verify(path: Path, expected: str | None) -> None:
-    """Refuse a file that is not the one this model was saved with. Raises UserError."""
-    if expected is None:
-        return
-    try:
-        with path.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-    if found != expected:
-        raise UserError(
-            f"{path}: damaged, changed, or of another model (checksum differs)",
-            "copy the folder again; if the change is meant, delete [checksums] in config.toml",
-        )
 
 
 def check_weights(expected: dict[str, Tensor], path: Path) -> None:

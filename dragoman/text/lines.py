@@ -73,16 +73,18 @@ def display_name(path: str | Path) -> str:
     return "<stdin>" if str(path) == "-" else str(path)
 
 
-def iterate_lines(stream: BinaryIO, name: str, errors: ErrorPolicy = "strict") -> Iterator[str]:
-    """Yield the lines of ``stream`` without their line ends.
+def iterate_lines(
+    stream: BinaryIO, name: str, errors: ErrorPolicy = "strict", first: int = 1
+) -> Iterator[str]:
+    """Yield the lines of ``stream`` without their line ends; ``first`` is the number of the first.
 
-    A byte-order mark is dropped at the start of the stream only; a last line without LF counts.
+    A byte-order mark is dropped at the start of line 1 only; a last line without LF counts.
     Lines are yielded as soon as they are complete, also from a pipe.
 
     Raises UserError, with ``name`` and the line's number, for invalid UTF-8 (``errors="strict"``;
     "replace" puts U+FFFD in its place) and for a line above ``MAXIMUM_LINE_BYTES``.
     """
-    for number, line in enumerate(_split(stream, name), start=1):
+    for number, line in enumerate(_split(stream, name, first), start=first):
         try:
             text = line.decode("utf-8", errors)
         except UnicodeDecodeError as error:
@@ -157,13 +159,12 @@ def write_lines(path: str | Path, lines: Iterable[str]) -> None:
             stream.write(b"\r\n" if line.endswith("\r") else b"\n")
 
 
-def _split(stream: BinaryIO, name: str) -> Iterator[bytes]:
+def _split(stream: BinaryIO, name: str, number: int) -> Iterator[bytes]:
     """Yield the lines of ``stream`` as bytes, without LF or CRLF."""
     # A plain read would wait for a whole block where lines come in one by one.
     read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
     pending: list[bytes] = []
     size = 0
-    number = 1
     while block := read(_BLOCK):
         lines = block.split(b"\n")
         pending.append(lines[0])

@@ -40,13 +40,18 @@ def normalize_key(text: str) -> str:
     punctuation and white space make no difference. A text of nothing but punctuation is its own
     key, so that "+" and "-" stay apart.
     """
-    parts: list[str] = []
-    position = 0
-    for start, end in find_spans(text):
-        parts += (text[position:start], f" {_MARKER} ")
-        position = end
-    parts.append(text[position:])
-    folded = unicodedata.normalize("NFKC", "".join(parts)).casefold()
-    folded = unicodedata.normalize("NFKC", folded)
+    spans = find_spans(text)
+    if spans:
+        parts: list[str] = []
+        position = 0
+        for start, end in spans:
+            parts += (text[position:start], f" {_MARKER} ")
+            position = end
+        text = "".join([*parts, text[position:]])
+    if text.isascii():  # then there are no compatibility forms
+        folded = text.lower()
+    else:
+        folded = unicodedata.normalize("NFKC", text).casefold()
+        folded = unicodedata.normalize("NFKC", folded)
     key = " ".join(_NUMBER.sub("0", folded).translate(_COLLAPSE).split())
     return key or " ".join(folded.split())

@@ -117,18 +117,35 @@ def prune_checkpoints(folder: Path, keep: set[int]) -> None:
 
 def average_checkpoints(paths: list[Path]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints (section 6.1), summed in float64."""
-    if not paths:
-        raise UserError("no checkpoints to average")
-    total: dict[str, Tensor] = {}
+    mean = WeightsMean()
     for path in paths:
-        weights = load_checkpoint(path).model
+        mean.add(path, load_checkpoint(path).model)
+    return mean.result()
+
+
+class WeightsMean:
+    """The mean of weights that come one after the other; two of them are in memory at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._total: dict[str, Tensor] = {}
+
+    def add(self, path: Path, weights: dict[str, Tensor]) -> None:
+        """Take in one more, read from `path`. Raises UserError when it is not like the first."""
+        total = self._total
         if total and total.keys() != weights.keys():
             raise UserError(f"{path}: its weights have other names than the first checkpoint's")
         for name, weight in weights.items():
             if name in total and total[name].shape != weight.shape:
                 raise UserError(f"{path}: weight {name} has another shape than the first one's")
             total[name] = weight.double() + total[name] if name in total else weight.double()
-    return {name: (weight / len(paths)).float() for name, weight in total.items()}
+        self.count += 1
+
+    def result(self) -> dict[str, Tensor]:
+        """The mean in float32. Raises UserError when there was none."""
+        if not self.count:
+            raise UserError("no checkpoints to average")
+        return {name: (weight / self.count).float() for name, weight in self._total.items()}
 
 
 @contextmanager

@@ -7,9 +7,13 @@ from dragoman.config import TrainingConfig
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
-    """Fused Adam; weight decay is decoupled and spares vectors (norms and biases)."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() <= 1]
+    """Fused Adam for what is not frozen; weight decay is decoupled and spares vectors.
+
+    Those are norms and biases.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = [p for p in trained if p.dim() > 1]
+    vectors = [p for p in trained if p.dim() <= 1]
     groups = [
         {"params": matrices, "weight_decay": config.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
@@ -28,6 +32,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
     return {
         f"{name}/{entry}": value
         for name, parameter in model.named_parameters()
+        if parameter.requires_grad
         for entry, value in optimizer.state[parameter].items()
     }
 
@@ -37,6 +42,8 @@ def restore_optimizer(
 ) -> None:
     """Put saved tensors back. The inverse of `optimizer_tensors`."""
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         optimizer.state[parameter] = {
             key.removeprefix(f"{name}/"): tensor.to(parameter.device)
             for key, tensor in tensors.items()

@@ -8,6 +8,7 @@ from dragoman.errors import UserError
 
 # bfloat16 must be this many times as fast as float32 to be worth its rounding.
 _WORTH = 1.5
+_PROBE = (128, 256, 256)  # of a product that takes no time, whatever the machine
 
 
 def choose_device(name: str) -> torch.device:
@@ -34,12 +35,27 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
 
 def bfloat16_gain(device: torch.device) -> float:
     """How many times as fast a bfloat16 matrix product is as a float32 one here."""
-    return matrix_product_rate(device, torch.bfloat16) / matrix_product_rate(device, torch.float32)
+    gain = 1.0
+    # Emulated, a product of full size takes a second: a small one tells that much already.
+    for shape in (_PROBE, None):
+        rates = [
+            matrix_product_rate(device, kind, shape) for kind in (torch.bfloat16, torch.float32)
+        ]
+        gain = rates[0] / rates[1]
+        if gain < 0.5:
+            break
+    return gain
 
 
-def matrix_product_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Floating-point operations a second of a matrix product, the best of a few short tries."""
-    rows, inner, columns = (1024, 512, 1024) if device.type == "cpu" else (8192, 4096, 8192)
+def matrix_product_rate(
+    device: torch.device, dtype: torch.dtype, shape: tuple[int, int, int] | None = None
+) -> float:
+    """Floating-point operations a second of a matrix product, the best of a few short tries.
+
+    shape: (rows, inner, columns) of the product; None: what a training step of the device is like.
+    """
+    usual = (1024, 512, 1024) if device.type == "cpu" else (8192, 4096, 8192)
+    rows, inner, columns = shape or usual
     left = torch.randn(rows, inner, device=device).to(dtype)
     right = torch.randn(inner, columns, device=device).to(dtype)
     best = float("inf")

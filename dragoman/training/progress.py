@@ -34,6 +34,8 @@ from dragoman.text.lines import atomic_write
 Event = dict[str, Any]
 # Seconds between two training lines where there is no terminal.
 _QUIET = 30.0
+# Columns of the bar of a training run.
+_BAR = 12
 
 
 def console() -> Console:
@@ -89,7 +91,7 @@ class TrainingDisplay:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            columns = (BarColumn(bar_width=24), TextColumn("{task.description}"))
+            columns = (BarColumn(bar_width=_BAR), TextColumn("{task.description}"))
             self._progress = Progress(
                 *columns, console=self._console, transient=True, refresh_per_second=2
             )
@@ -107,47 +109,76 @@ class TrainingDisplay:
             self._progress.stop()
 
     def observe(self, event: Event) -> None:
-        """Show one event."""
+        """Show one event, where it is of a kind to look at."""
+        width = self._console.width if self._progress is not None else None
         if event["event"] == "validation":
-            for line in validation_lines(event):
-                self._print(line)
-        elif self._progress is not None:
-            self._progress.update(
-                self._task, completed=event["progress"], description=training_line(event)
-            )
+            self._print(validation_lines(event, width))
+        elif event["event"] != "train":
+            return
+        elif self._progress is not None and width is not None:
+            line = training_line(event, width - _BAR - 1)
+            self._progress.update(self._task, completed=event["progress"], description=line)
         elif time.monotonic() - self._last_line >= _QUIET:
             self._last_line = time.monotonic()
-            self._print(training_line(event))
+            self._print([training_line(event)])
 
-    def _print(self, line: str) -> None:
-        self._console.print(line, markup=False, soft_wrap=True)
+    def _print(self, lines: list[str]) -> None:
+        texts = [Text(line) for line in lines]
+        if self._progress is not None:  # a line longer than the terminal would move the bar
+            for text in texts:
+                text.truncate(self._console.width, overflow="ellipsis")
+        # At once: the bar below is drawn anew after each print.
+        self._console.print(Text("\n").join(texts), soft_wrap=True)
 
 
-def training_line(event: Event) -> str:
-    """One line for a person from an event "train"."""
+def training_line(event: Event, width: int | None = None) -> str:
+    """One line for a person from an event "train", of the parts that fit the width if one is given.
+
+    The percentage in brackets is the share of the machine's matrix-product peak.
+    """
     done, seconds = event["progress"], event["seconds"]
-    parts = [
-        f"{100 * done:5.1f}%",
-        f"step {event['step']:,}",
-        f"epoch {event['epoch'] + 1}",
-        f"loss {event['loss']:.3f}",
-        f"{event['tokens_per_second']:,.0f} tokens/s",
-    ]
+    speed = f"{event['tokens_per_second']:,.0f} tokens/s"
+    if event.get("utilization") is not None:
+        speed += f" ({event['utilization']:.0f}% of peak)"
+    parts = {
+        "done": f"{100 * done:5.1f}%",
+        "step": f"step {event['step']:,}",
+        "epoch": f"epoch {event['epoch'] + 1}",
+        "loss": f"loss {event['loss']:.3f}",
+        "speed": speed,
+    }
     if done > 0:
-        parts.append(f"{duration(seconds * (1 - done) / done)} left")
-    return "  ".join(parts)
+        parts["left"] = f"{duration(seconds * (1 - done) / done)} left"
+    return _fit(parts, ("epoch", "step", "loss", "speed"), width)
 
 
-def validation_lines(event: Event) -> list[str]:
-    """Lines for a person from an event "validation", the first of its samples with them."""
-    parts = [
-        f"validation at step {event['step']:,} ({duration(event['seconds'])}):",
-        f"nll {event['nll']:.3f}",
-        f"perplexity {event['perplexity']:.2f}",
-        f"BLEU {event['bleu']:.1f}",
-        f"chrF {event['chrf']:.1f}",
-    ]
-    lines = ["  ".join([*parts, "(best)"] if event.get("best") else parts)]
+def _fit(parts: dict[str, str], spare: tuple[str, ...], width: int | None) -> str:
+    """The parts in one line, less those that can be spared, in that order, until it fits."""
+    for name in spare:
+        if width is None or len("  ".join(parts.values())) <= width:
+            break
+        parts.pop(name, None)
+    return "  ".join(parts.values())
+
+
+def validation_lines(event: Event, width: int | None = None) -> list[str]:
+    """Lines for a person from an event "validation", the first of its samples with them.
+
+    width: that of the terminal, which leaves parts of the first line out.
+    """
+    at = f"validation at step {event['step']:,}"
+    parts = {
+        "step": f"{at} ({duration(event['seconds'])}):",
+        "nll": f"nll {event['nll']:.3f}",
+        "perplexity": f"perplexity {event['perplexity']:.2f}",
+        "bleu": f"BLEU {event['bleu']:.1f}",
+        "chrf": f"chrF {event['chrf']:.1f}",
+    }
+    if event.get("best"):
+        parts["best"] = "(best)"
+    if width is not None and len("  ".join(parts.values())) > width:
+        parts["step"] = f"{at}:"
+    lines = [_fit(parts, ("best", "chrf"), width)]
     for sample in event["samples"][:1]:
         lines += [
             f"    source       {excerpt(sample['source'])}",
@@ -171,9 +202,9 @@ class EventLog:
         """Open the log, keeping what it holds up to a step: 0 for a fresh run.
 
         A line that a kill cut short is dropped, as is what comes after the checkpoint that a
-        resumed run goes on from.
+        resumed run goes on from, and an end that was none.
         """
-        kept = [event for event in read_log(path) if event["step"] <= last_step]
+        kept = [e for e in read_log(path) if e["step"] <= last_step and e.get("event") != "end"]
         with atomic_write(path) as stream:
             stream.writelines(_line(event).encode() for event in kept if last_step)
         self._stream = path.open("a", encoding="utf-8")

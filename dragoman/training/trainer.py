@@ -1,24 +1,20 @@
-"""The training loop: updates, validation, checkpoints, early stopping, exact resume.
-
-Shapes: B batch, S source, T target, D d_model.
-"""
+"""The training loop: updates, validation, checkpoints, early stopping, exact resume."""
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from dragoman.config import Config
-from dragoman.corpus.batches import Batch, collate, plan_batches
 from dragoman.corpus.store import CorpusStore
 from dragoman.errors import UserError
-from dragoman.model.transformer import PAD, Transformer
+from dragoman.model.adapters import load_trained_weights, trained_weights
+from dragoman.model.transformer import Transformer
 from dragoman.training.checkpoints import (
     Checkpoint,
     list_checkpoints,
@@ -26,30 +22,26 @@ from dragoman.training.checkpoints import (
     prune_checkpoints,
     write_checkpoint,
 )
-from dragoman.training.loss import Loss, cross_entropy
+from dragoman.training.compilation import compile_layers
+from dragoman.training.distributed import (
+    EveryRankError,
+    Ranks,
+    gather_tensors,
+    parallelize,
+    shard_like,
+)
+from dragoman.training.feed import Feed, make_resampler
+from dragoman.training.meter import Event, Meter
+from dragoman.training.moving_average import averaged_weights
+from dragoman.training.objective import Objective
 from dragoman.training.optimizer import make_optimizer, optimizer_tensors, restore_optimizer
 from dragoman.training.precision import choose_precision
-from dragoman.training.schedule import learning_rate
+from dragoman.training.state import TrainingState, random_state, restore_random
+from dragoman.training.update import Updater
+from dragoman.training.utilization import TrainingCost, matrix_product_peak
 
-Event = dict[str, Any]
 # What the first validation of a run by the clock is expected to take.
 _FIRST_VALIDATION_SECONDS = 2.0
-
-
-@dataclass
-class TrainingState:
-    """Counters of a run; with weights, optimizer and random state it is all of it."""
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0  # batches of this epoch that are done
-    tokens: int = 0  # target tokens trained on
-    seconds: float = 0.0  # spent training, over all interruptions
-    validations: int = 0
-    best_nll: float = math.inf
-    best_step: int = 0
-    worse: int = 0  # validations since the best
-    validated_steps: list[int] = field(default_factory=list)
 
 
 class StopRequestedError(Exception):
@@ -57,10 +49,11 @@ class StopRequestedError(Exception):
 
 
 class Trainer:
-    """Trains a model on a store.
+    """Trains a model on a store, alone or as one of several ranks that all do the same.
 
-    validate(model) -> event with at least "nll" (nats a token) is called at even intervals;
-    observe(event) gets every event of the log; should_stop() is asked after every update.
+    validate(model) -> event with at least "nll" (nats a token) is called at even intervals, on rank
+    0; observe(event) gets every event of the log; should_stop() is asked after every update, and
+    one rank that is to stop stops all.
     """
 
     def __init__(
@@ -69,19 +62,37 @@ class Trainer:
         model: Transformer,
         store: CorpusStore,
         folder: Path,
-        device: torch.device,
+        ranks: Ranks,
         validate: Callable[[Transformer], Event],
         observe: Callable[[Event], None],
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.config, self.settings = config, config.training
-        self.model = model.to(device)
-        self.store, self.folder, self.device = store, folder, device
+        self.ranks, self.device = ranks, ranks.device
+        self.model = model.to(ranks.device)
+        self.store, self.folder = store, folder
         self.validate, self.observe, self.should_stop = validate, observe, should_stop
-        self.optimizer = make_optimizer(model, self.settings)
         self.state = TrainingState()
-        self.precision = choose_precision(self.settings.precision, device)
-        self._plan = self._plan_epoch()
+        self.precision = self._choose_precision()
+        self.compile_problem = ""  # why a GPU has to do without torch.compile
+        if ranks.device.type == "cuda" and self.settings.compile == "auto":
+            self.compile_problem = compile_layers(self.model, self.precision)
+        objective = Objective(self.model, self.settings)
+        parallel = parallelize(objective, ranks, self.settings.parallel)
+        self._shared_out = ranks.size > 1 and self.settings.parallel == "fsdp"
+        if self._shared_out and self.settings.lora_rank:
+            raise EveryRankError(
+                "training.parallel = fsdp: adapters (training.lora_rank) are too small to share",
+                "set training.parallel=ddp",
+            )
+        self._whole: Transformer | None = None
+        self.optimizer = make_optimizer(model, self.settings)
+        resampler = make_resampler(config, folder)
+        self.feed = Feed(store, self.settings, model.vocabulary_size, folder, ranks, resampler)
+        passes = 2 if self.settings.r_drop else 1
+        cost = TrainingCost.of(config.model, model.vocabulary_size, passes)
+        self.updater = Updater(config, parallel, self.optimizer, ranks, cost)
+        self.peak = 0.0
         self._updates_planned = self._count_updates()
         self._started = time.monotonic()
         self._saved = time.monotonic()
@@ -96,11 +107,21 @@ class Trainer:
 
     def resume(self, warn: Callable[[str], None]) -> bool:
         """Go back to the newest whole checkpoint; False when there is none."""
-        checkpoint = load_latest(self.checkpoints, warn)
-        if checkpoint is None:
-            return False
+        checkpoint: Checkpoint | None = None
+
+        def load() -> dict[str, Any] | None:
+            nonlocal checkpoint
+            checkpoint = load_latest(self.checkpoints, warn)
+            if checkpoint is None:
+                return None
+            self._check(checkpoint.state, warn)
+            return checkpoint.state
+
         try:
-            self._restore(checkpoint, warn)
+            saved = self.ranks.decide(load)
+            if saved is None:
+                return False
+            self._restore(saved, checkpoint)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise UserError(
                 f"{self.checkpoints}: the checkpoint does not fit this training: {error}",
@@ -108,8 +129,11 @@ class Trainer:
             ) from None
         return True
 
-    def _restore(self, checkpoint: Checkpoint, warn: Callable[[str], None]) -> None:
-        saved = checkpoint.state
+    def measure_peak(self) -> None:
+        """Find what all ranks together can do, so that events tell the share that is used."""
+        (self.peak,) = self.ranks.sum(matrix_product_peak(self.device, self.precision))
+
+    def _check(self, saved: dict[str, Any], warn: Callable[[str], None]) -> None:
         for name, value in self._identity().items():
             if saved["identity"][name] != value:
                 raise UserError(
@@ -119,13 +143,30 @@ class Trainer:
         if saved["batch_tokens"] != self.settings.batch_tokens:
             warn("batch_tokens differs from the interrupted run: its epoch starts again")
             saved["counters"]["batch"] = 0
-        self.model.load_state_dict(checkpoint.model)
-        restore_optimizer(self.optimizer, self.model, checkpoint.optimizer)
+
+    def _restore(self, saved: dict[str, Any], checkpoint: Checkpoint | None) -> None:
+        """Go to a checkpoint, which only rank 0 has read."""
+        parameters = dict(self.model.named_parameters())
+        weights = self.ranks.broadcast(checkpoint and checkpoint.model)
+        load_trained_weights(
+            self.model,
+            {n: shard_like(t, parameters[n]) if n in parameters else t for n, t in weights.items()},
+        )
+        moments = self.ranks.broadcast(checkpoint and checkpoint.optimizer)
+        restore_optimizer(
+            self.optimizer,
+            self.model,
+            {n: shard_like(t, parameters[n.rpartition("/")[0]]) for n, t in moments.items()},
+        )
         self.state = TrainingState(**saved["counters"])
         if self.settings.precision == "auto":  # what was measured then; a setting is a wish of now
             self.precision = getattr(torch, saved["precision"])
-        _restore_random(saved["random"], self.device)
-        self._plan = self._plan_epoch()
+        states = [saved["random"], *saved.get("random_of_others", [])]
+        if len(states) == self.ranks.size:
+            restore_random(states[self.ranks.rank], self.device)
+        else:
+            self.ranks.seed(self.settings.seed, self.state.step)
+        self.feed.plan_epoch(self.state.epoch)
 
     def _identity(self) -> dict[str, Any]:
         """The settings that a checkpoint cannot do without."""
@@ -134,27 +175,38 @@ class Trainer:
     def run(self) -> None:
         """Train to the end. Raises StopRequestedError, and UserError on a non-finite loss."""
         if self.state.step == 0:
-            torch.manual_seed(self.settings.seed)
+            self.ranks.seed(self.settings.seed)
         self._started = time.monotonic() - self.state.seconds
-        meter = _Meter(self.state.seconds)
+        meter = Meter(self.state, self.peak)
         self.model.embedding.compute_dtype = self.precision
         self.model.train()
         while not self._finished():
-            batches = self._next_batches()
-            loss, norm = self._update(batches)
-            self.state.seconds = time.monotonic() - self._started
+            batches = self.feed.take(self.state)
+            loss, norm = self.updater.update(batches, self.state, self.progress)
+            save, stop = self._agree()
             meter.add(loss)
             if meter.due(self.state.seconds):
-                self.observe(meter.event(self, norm))
+                rate = self.optimizer.param_groups[0]["lr"]
+                self.observe(meter.event(self.state, self.progress, rate, norm))
             if self._validation_due():
                 self._validate()
-                meter.restart(self.state.seconds)
-            elif time.monotonic() - self._saved > 60 * self.settings.checkpoint_minutes:
+                meter.restart(self.state, time.monotonic() - self._started)
+                stop = self.ranks.sum(self.should_stop()) != [0.0]
+            elif save:
                 self.save()
-            if self.should_stop():
+                meter.restart(self.state, time.monotonic() - self._started)
+            if stop:
                 if self._saved_step != self.state.step:
                     self.save()
                 raise StopRequestedError
+
+    def _agree(self) -> tuple[bool, bool]:
+        """Take rank 0's time, and find whether a checkpoint is due and whether any rank stops."""
+        now, wanted = time.monotonic(), self.should_stop()
+        due = now - self._saved > 60 * self.settings.checkpoint_minutes
+        own = (now - self._started, due) if self.ranks.first else (0.0, False)
+        self.state.seconds, save, stop = self.ranks.sum(*own, wanted)
+        return save > 0, stop > 0
 
     @property
     def progress(self) -> float:
@@ -171,64 +223,7 @@ class Trainer:
     def _count_updates(self) -> int:
         if self.settings.max_steps:
             return self.settings.max_steps
-        return math.ceil(len(self._plan) * self.settings.epochs / self.settings.accumulation)
-
-    def _plan_epoch(self) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
-        lengths = self.store.source_lengths, self.store.target_lengths
-        return plan_batches(
-            *lengths, self.settings.batch_tokens, self.settings.seed, self.state.epoch
-        )
-
-    def _next_batches(self) -> list[Batch]:
-        chosen = []
-        for _ in range(self.settings.accumulation):
-            if self.state.batch >= len(self._plan):
-                self.state.epoch, self.state.batch = self.state.epoch + 1, 0
-                self._plan = self._plan_epoch()
-            batch = collate(self.store, self._plan[self.state.batch])
-            self._check_ids(batch)
-            chosen.append(batch)
-            self.state.batch += 1
-        return chosen
-
-    def _check_ids(self, batch: Batch) -> None:
-        if max(batch.source.max(), batch.target_out.max()) >= self.model.vocabulary_size:
-            raise UserError(
-                f"{self.folder}: the corpus holds tokens that the vocabulary does not have",
-                "its train.arrow is damaged: prepare it anew in another --out",
-            )
-
-    def _update(self, batches: list[Batch]) -> tuple[Loss, float]:
-        state, settings = self.state, self.settings
-        rate = learning_rate(settings, self.config.model.d_model, state.step + 1, self.progress)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        tokens = sum(batch.target_tokens for batch in batches)
-        smoothed = nll = torch.zeros(())
-        for batch in batches:
-            loss = batch_loss(self.model, batch, settings.label_smoothing)
-            (loss.smoothed / tokens).backward()
-            smoothed = smoothed + loss.smoothed.detach().cpu()
-            nll = nll + loss.nll.cpu()
-        limit = settings.gradient_clip or math.inf
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
-        if not (math.isfinite(norm) and math.isfinite(float(smoothed))):
-            self._refuse_non_finite(batches, float(smoothed), norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        state.step += 1
-        state.tokens += tokens
-        return Loss(smoothed, nll, tokens), norm
-
-    def _refuse_non_finite(self, batches: list[Batch], loss: float, norm: float) -> None:
-        rows = [int(row) for batch in batches for row in batch.rows]
-        shown = ", ".join(str(row) for row in rows[:8]) + (", ..." if len(rows) > 8 else "")
-        raise UserError(
-            f"step {self.state.step + 1}, epoch {self.state.epoch}, batch {self.state.batch - 1}: "
-            f"the loss is {loss} and the gradient norm {norm} (corpus rows {shown})",
-            "lower training.learning_rate, raise training.warmup_steps, or set "
-            "training.precision=float32 in training/config.toml; then go on with --resume",
-        )
+        return math.ceil(len(self.feed) * self.settings.epochs / self.settings.accumulation)
 
     def _validation_due(self) -> bool:
         if self._finished():
@@ -241,22 +236,21 @@ class Trainer:
 
     def _validate(self) -> None:
         state = self.state
-        self.model.eval()
-        random, begun = torch.get_rng_state(), time.monotonic()
-        event = self.validate(self.model)
-        torch.set_rng_state(random)
-        self.model.embedding.compute_dtype = self.precision
-        self.model.train()
+        moving = bool(self.settings.ema_decay)
+        with averaged_weights(self.model, self.optimizer) if moving else nullcontext():
+            model = self._gather_model()
+            event, state.seconds, self._validation_seconds = self.ranks.decide(
+                lambda: self._measure(model)
+            )
+        self._validated_at = state.seconds
         if not math.isfinite(event["nll"]):
-            raise UserError(
+            raise EveryRankError(
                 f"step {state.step}: the validation loss is {event['nll']}",
                 "lower training.learning_rate in training/config.toml; then go on with --resume",
             )
         state.validations = max(
             state.validations + 1, math.floor(self.progress * self.settings.validations)
         )
-        state.seconds = self._validated_at = time.monotonic() - self._started
-        self._validation_seconds = time.monotonic() - begun
         better = event["nll"] < state.best_nll
         state.worse = 0 if better else state.worse + 1
         if better:
@@ -268,27 +262,73 @@ class Trainer:
                 "step": state.step,
                 "epoch": state.epoch,
                 "seconds": round(state.seconds, 2),
+                "validation_seconds": round(self._validation_seconds, 2),
                 "best": better,
                 **event,
             }
         )
         self.save()
 
+    def _measure(self, model: Transformer) -> tuple[Event, float, float]:
+        """The event of a validation, the time of training after it, and how long it took."""
+        model.eval()
+        random, begun = torch.get_rng_state(), time.monotonic()
+        event = self.validate(model)
+        torch.set_rng_state(random)
+        model.embedding.compute_dtype = self.precision
+        model.train()
+        now = time.monotonic()
+        return event, now - self._started, now - begun
+
+    @property
+    def whole_model(self) -> Transformer:
+        """A model that is in one piece on this rank: the trained one, or one of the same sizes."""
+        if not self._shared_out:
+            return self.model
+        if self._whole is None:
+            with torch.random.fork_rng(devices=[]):  # what it begins with is of no use
+                whole = Transformer(self.config.model, self.model.vocabulary_size)
+            self._whole = whole.to(self.device)
+            self._whole.embedding.compute_dtype = self.precision
+        return self._whole
+
+    def _gather_model(self) -> Transformer:
+        """`whole_model` with the weights of now; complete on rank 0 only."""
+        if self._shared_out:
+            weights = gather_tensors(self.model.state_dict(), self.ranks)
+            if self.ranks.first:
+                self.whole_model.load_state_dict(weights)
+        return self.whole_model if self.ranks.first else self.model
+
+    def _choose_precision(self) -> torch.dtype:
+        """What rank 0 measures to be worth it."""
+        name = self.ranks.decide(
+            lambda: str(choose_precision(self.settings.precision, self.device))
+        )
+        precision: torch.dtype = getattr(torch, name.removeprefix("torch."))
+        return precision
+
     def save(self) -> None:
         """Write a checkpoint and drop those that nothing needs any more."""
+        random, *others = self.ranks.gather(random_state(self.device))
         state = {
             "counters": asdict(self.state),
             "identity": self._identity(),
             "batch_tokens": self.settings.batch_tokens,
             "precision": str(self.precision).removeprefix("torch."),
-            "random": _random_state(self.device),
+            "random": random,
+            "random_of_others": others,
         }
-        weights = dict(self.model.state_dict())
-        moments = optimizer_tensors(self.optimizer, self.model)
-        write_checkpoint(self.checkpoints, self.state.step, Checkpoint(weights, moments, state))
+        weights = gather_tensors(trained_weights(self.model), self.ranks)
+        moments = gather_tensors(optimizer_tensors(self.optimizer, self.model), self.ranks)
+        checkpoint = Checkpoint(weights, moments, state)
+        self.ranks.decide(lambda: self._write(checkpoint))
+        self._saved, self._saved_step = time.monotonic(), self.state.step
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        write_checkpoint(self.checkpoints, self.state.step, checkpoint)
         recent = self.state.validated_steps[-self.settings.average_checkpoints :]
         prune_checkpoints(self.checkpoints, {*recent, self.state.best_step, self.state.step})
-        self._saved, self._saved_step = time.monotonic(), self.state.step
 
     def averaged_paths(self) -> list[Path]:
         """The checkpoints that the final model is the average of (section 6.1)."""
@@ -298,98 +338,3 @@ class Trainer:
             for path in list_checkpoints(self.checkpoints)
             if int(path.name.removeprefix("step-")) in recent
         ]
-
-
-def batch_loss(model: Transformer, batch: Batch, smoothing: float) -> Loss:
-    """Loss of a batch, over its real tokens."""
-    device = model.embedding.weight.device
-    source, target_in, target_out = (
-        torch.from_numpy(ids).to(device, non_blocking=True)
-        for ids in (batch.source, batch.target_in, batch.target_out)
-    )
-    if device.type == "cpu":
-        rows, packed = model.packed_hidden(source, target_in)
-        labels = packed.pack(target_out)
-    else:
-        rows = model.hidden(source, target_in).flatten(0, 1)
-        labels = target_out.flatten()
-    return cross_entropy(rows, model.embedding.weight, labels, smoothing, PAD)
-
-
-@torch.no_grad()
-def validation_nll(model: Transformer, batches: Iterator[Batch]) -> float:
-    """Unsmoothed loss in nats a token; perplexity is its exponential."""
-    total, tokens = 0.0, 0
-    for batch in batches:
-        loss = batch_loss(model, batch, 0.0)
-        total, tokens = total + float(loss.nll), tokens + loss.tokens
-    return total / max(tokens, 1)
-
-
-class _Meter:
-    """Means over the updates since the last training event, one every few seconds."""
-
-    SECONDS = 2.0
-
-    def __init__(self, seconds: float) -> None:
-        self._last = seconds
-        self._clear()
-
-    def _clear(self) -> None:
-        self.smoothed = self.nll = 0.0
-        self.tokens = 0
-
-    def restart(self, seconds: float) -> None:
-        """Leave out the time since the last update: it was not spent on training."""
-        self._last = seconds
-        self._clear()
-
-    def add(self, loss: Loss) -> None:
-        """Count one update."""
-        self.smoothed += float(loss.smoothed)
-        self.nll += float(loss.nll)
-        self.tokens += loss.tokens
-
-    def due(self, seconds: float) -> bool:
-        """Whether it is time for an event."""
-        return seconds - self._last >= self.SECONDS
-
-    def event(self, trainer: Trainer, norm: float) -> Event:
-        """The event for log and display; starts the next interval."""
-        state = trainer.state
-        event = {
-            "event": "train",
-            "step": state.step,
-            "epoch": state.epoch,
-            "seconds": round(state.seconds, 2),
-            "progress": round(trainer.progress, 5),
-            "loss": self.smoothed / self.tokens,
-            "nll": self.nll / self.tokens,
-            "learning_rate": trainer.optimizer.param_groups[0]["lr"],
-            "gradient_norm": norm,
-            "tokens_per_second": round(self.tokens / (state.seconds - self._last)),
-        }
-        self._last = state.seconds
-        self._clear()
-        return event
-
-
-def _random_state(device: torch.device) -> dict[str, str]:
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    return {name: _to_hex(state) for name, state in states.items()}
-
-
-def _restore_random(saved: dict[str, str], device: torch.device) -> None:
-    torch.set_rng_state(_from_hex(saved["cpu"]))
-    if device.type == "cuda" and "cuda" in saved:
-        torch.cuda.set_rng_state(_from_hex(saved["cuda"]), device)
-
-
-def _to_hex(state: Tensor) -> str:
-    return bytes(state.numpy()).hex()
-
-
-def _from_hex(text: str) -> Tensor:
-    return torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)

@@ -1,0 +1,123 @@
+"""Files of pairs cut into blocks of so many lines, as bytes: cheap to cut and to send elsewhere.
+
+Whoever gets a block decodes and parses it; what is wrong in it is told with file and line.
+"""
+
+import io
+import itertools
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from dragoman.corpus.pairs import Pair, parse_table, table_suffix, unequal_lines
+from dragoman.errors import UserError
+from dragoman.text.lines import (
+    MAXIMUM_LINE_BYTES,
+    ErrorPolicy,
+    display_name,
+    iterate_lines,
+    open_bytes,
+)
+
+_READ_BYTES = 1 << 20
+_LINE_FEED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some lines of a corpus.
+
+    `number` counts blocks from 0, `first` is the number of the first line, from 1. For two files
+    `contents` and `names` have two entries; for one table one, and `suffix` tells its form.
+    """
+
+    number: int
+    first: int
+    contents: tuple[bytes, ...]
+    names: tuple[str, ...]
+    suffix: str
+    errors: ErrorPolicy
+
+    def pairs(self) -> Iterator[Pair]:
+        """The pairs of its lines. Raises UserError for a line that is none."""
+        lines = [
+            iterate_lines(io.BytesIO(content), name, self.errors, self.first)
+            for content, name in zip(self.contents, self.names, strict=True)
+        ]
+        if self.suffix:
+            return parse_table(lines[0], self.suffix, self.names[0], self.first)
+        return map(Pair, *lines)
+
+    def line_count(self) -> int:
+        """How many lines it has of each file."""
+        return _count(self.contents[0])
+
+
+def cut_parallel(
+    source: str | Path, target: str | Path, lines: int, errors: ErrorPolicy
+) -> Iterator[Block]:
+    """The blocks of two files aligned by line number.
+
+    Raises UserError, after the whole blocks that both files have, when one has more lines.
+    """
+    if str(source) == "-" and str(target) == "-":
+        raise UserError(
+            "source and target cannot both be standard input",
+            "give a file for one of them, or one .tsv or .jsonl file that holds both sides",
+        )
+    names = display_name(source), display_name(target)
+    with open_bytes(source) as source_stream, open_bytes(target) as target_stream:
+        blocks = itertools.zip_longest(
+            _cut(source_stream, lines, names[0]),
+            _cut(target_stream, lines, names[1]),
+            fillvalue=b"",
+        )
+        for number, contents in enumerate(blocks):
+            first = 1 + number * lines
+            counts = [_count(content) for content in contents]
+            if counts[0] != counts[1]:
+                for left, right in blocks:
+                    counts = [counts[0] + _count(left), counts[1] + _count(right)]
+                raise unequal_lines(
+                    names[0], first - 1 + counts[0], names[1], first - 1 + counts[1]
+                )
+            yield Block(number, first, contents, names, "", errors)
+
+
+def cut_table(path: str | Path, lines: int, errors: ErrorPolicy) -> Iterator[Block]:
+    """The blocks of one file that holds both sides. Raises UserError."""
+    suffix, name = table_suffix(path), display_name(path)
+    with open_bytes(path) as stream:
+        for number, content in enumerate(_cut(stream, lines, name)):
+            yield Block(number, 1 + number * lines, (content,), (name,), suffix, errors)
+
+
+def _count(content: bytes) -> int:
+    return content.count(b"\n") + (content[-1:] not in (b"", b"\n"))
+
+
+def _cut(stream: BinaryIO, lines: int, name: str) -> Iterator[bytes]:
+    """Blocks of so many lines; the last may have fewer. Raises UserError for an endless line."""
+    first = 1
+    pending: list[bytes] = []
+    count = 0  # line feeds in pending
+    tail = 0  # bytes after the last of them
+    while data := stream.read(_READ_BYTES):
+        ends = np.flatnonzero(np.frombuffer(data, dtype=np.uint8) == _LINE_FEED)
+        start = used = 0
+        while len(ends) - used >= lines - count:
+            used += lines - count
+            stop = int(ends[used - 1]) + 1
+            yield b"".join([*pending, data[start:stop]])
+            pending, count, start, first = [], 0, stop, first + lines
+        pending.append(data[start:])
+        count += len(ends) - used
+        tail = len(data) - 1 - int(ends[-1]) if len(ends) else tail + len(data)
+        if tail > MAXIMUM_LINE_BYTES:
+            deque(iterate_lines(io.BytesIO(b"".join(pending)), name, "replace", first), maxlen=0)
+    if rest := b"".join(pending):
+        yield rest

@@ -1,0 +1,1 @@
+"""Work on many machines, on an engine that is there already: Ray Data."""
