@@ -113,8 +113,9 @@ def output_of(launched: Launch) -> str:
 
 
 def accept_interrupts() -> None:
-    """See that processes started from here heed SIGINT, which a shell's `&` makes them ignore."""
+    """Let SIGINT, which a shell's `&` makes processes ignore, and SIGTERM end what was started."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def keep_to_processors(count: int) -> list[int]:

@@ -24,7 +24,15 @@ from pathlib import Path
 from typing import Any
 
 from environments import python_of, version_of
-from measuring import Window, follow, keep_to_processors, measure, output_of, started
+from measuring import (
+    Window,
+    accept_interrupts,
+    follow,
+    keep_to_processors,
+    measure,
+    output_of,
+    started,
+)
 from segmentation import export, prepare
 from toolkits import NAMES, SIZES, Launch, Task, launch, read_samples
 
@@ -296,6 +304,7 @@ def read_options() -> argparse.Namespace:
 
 def main() -> None:
     options = read_options()
+    accept_interrupts()
     keep_to_processors(options.threads)
     if options.check:
         raise SystemExit(0 if check(options) else 1)

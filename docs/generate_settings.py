@@ -46,7 +46,9 @@ def preset_rows() -> Iterator[str]:
     for name, sections in PRESETS.items():
         chosen = f" Chosen for up to {sizes[name]:,} pairs." if name in sizes else ""
         yield f"### `{name}`\n"
-        yield f"{'The paper to the letter.' if name.startswith('paper') else ''}{chosen}".strip()
+        paper = "The paper to the letter." if name.startswith("paper") else ""
+        fast = "A deep encoder and one decoder layer." if name.endswith("-fast") else ""
+        yield f"{paper}{fast}{chosen}".strip()
         yield ""
         for section, values in sections.items():
             shown = ", ".join(f"`{key} = {value}`" for key, value in values.items())

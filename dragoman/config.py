@@ -123,6 +123,7 @@ class SearchConfig(_Settings):
     epsilon: float = Field(0.02, ge=0, lt=1, description="less probable symbols are not drawn")
     seed: int = Field(1, ge=0, lt=2**32, description="of a sample")
     batch_tokens: int = Field(4000, ge=16, description="padded source tokens x beam of one batch")
+    shortlist: bool = Field(False, description="only subwords that training saw with the source's")
     precision: Literal["auto", "float32", "bfloat16", "int8"] = Field(
         "auto", description="int8: ctranslate2 only; bfloat16: native only"
     )
@@ -160,6 +161,13 @@ class Parent(_Settings):
     weights: str | None = None
 
 
+class Distillation(_Settings):
+    """The teachers of dragoman distill: their names, and SHA-256 of their weights."""
+
+    teachers: list[str] = []
+    weights: list[str] = []
+
+
 class Coverage(_Settings):
     """Subwords a character of the validation data: what the vocabulary fits best."""
 
@@ -178,6 +186,7 @@ class Config(_Settings):
     training: TrainingConfig = TrainingConfig()
     search: SearchConfig = SearchConfig()
     parent: Parent = Parent()
+    distillation: Distillation = Distillation()
     coverage: Coverage = Coverage()
     checksums: Checksums = Checksums()
 

@@ -87,7 +87,7 @@ TEXTS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     TEXTS, st.sampled_from(["en", "de", "tr", "el", "nl", "ka", "zh", ""]), st.sampled_from(Casing)
 )

@@ -105,7 +105,7 @@ def test_training_leaves_a_model_and_its_history(
     assert (chosen.max_steps, chosen.warmup_steps, chosen.validations) == (12, 7, 2)
     made = load_model(out).config
     assert made.data.max_tokens < config.data.max_tokens  # the longest there was
-    parts = {"checksums": config.checksums, "data": config.data}
+    parts = {"checksums": config.checksums, "coverage": config.coverage, "data": config.data}
     assert made.model_copy(update=parts) == config
     events = list(read_log(out / "training" / "log.jsonl"))
     validations = [event for event in events if event["event"] == "validation"]

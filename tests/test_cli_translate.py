@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.cli import main
-from dragoman.decoding.translator import Translation, Translator
+from dragoman.decoding.translation import Translation
+from dragoman.decoding.translator import Translator
 from dragoman.text.lines import one_line
 from dragoman.training import progress
 
@@ -146,7 +147,7 @@ def test_only_what_is_typed_is_answered_line_by_line(
     path = write(tmp_path / "text", ["the cat", "the dog"])
     calls: list[int] = []
 
-    def translate(self: Translator, lines: list[str], n_best: int = 1) -> list[Translation]:
+    def translate(self: Translator, lines: list[str], *_: Any) -> list[Translation]:
         calls.append(len(lines))
         return [Translation(line, 0.0, []) for line in lines]
 

@@ -136,7 +136,7 @@ def test_what_an_untrained_model_writes(untrained: Engines, beam: int) -> None:
     native = best(untrained.native, untrained.sources, search)
     fast = best(untrained.fast, untrained.sources, search)
     same = [(a, b) for a, b in zip(native, fast, strict=True) if a.tokens == b.tokens]
-    assert len(same) >= 0.9 * len(native)
+    assert len(same) >= 0.98 * len(native)
     for one, other in same:
         assert one.log_prob == pytest.approx(other.log_prob, abs=1e-3)
         assert one.finished == other.finished
@@ -208,7 +208,7 @@ def folder(untrained: Engines, tmp_path: Path) -> Path:
 
 BEYOND: dict[str, SearchConfig] = {
     "sampling": SearchConfig(sample=True, seed=1),
-    "a beam wider than the vocabulary": SearchConfig(beam=300),
+    "a beam too wide for the vocabulary": SearchConfig(beam=44, max_extra_tokens=2),
 }
 
 

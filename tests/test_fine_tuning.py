@@ -126,6 +126,7 @@ def test_going_on_from_a_model(
     assert warned.err.count(" times the model's own)") == 4
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_without_the_parent_is_the_same(
     dragoman: Dragoman, model: Path, corpus: Path, tmp_path: Path
 ) -> None:

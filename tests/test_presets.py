@@ -105,6 +105,25 @@ def test_larger_corpora_get_larger_presets() -> None:
     assert counts == sorted(set(counts))
 
 
+@pytest.mark.parametrize(
+    ("name", "layers", "beside"), [("small-fast", 6, "small"), ("medium-fast", 12, "medium")]
+)
+def test_a_fast_preset_is_another_with_a_deep_encoder_and_one_decoder_layer(
+    name: str, layers: int, beside: str
+) -> None:
+    fast, usual = resolve_config(name), resolve_config(beside)
+    assert (fast.model.encoder_layers, fast.model.decoder_layers) == (layers, 1)
+    depths = {"encoder_layers": layers, "decoder_layers": 1}
+    assert usual.model.model_copy(update=depths) == fast.model
+    assert (fast.data, fast.training, fast.search) == (usual.data, usual.training, usual.search)
+    ratio = count_parameters(fast, 8000) / count_parameters(usual, 8000)
+    assert 0.9 < ratio < 1.1  # as large, and faster
+
+
+def test_no_corpus_gets_a_fast_preset_by_itself() -> None:
+    assert not any(preset_for(10**exponent).endswith("-fast") for exponent in range(11))
+
+
 def test_resolving_leaves_the_presets_alone() -> None:
     before = {name: resolve_config(name) for name in PRESETS}
     for name in PRESETS:

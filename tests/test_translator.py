@@ -1,5 +1,6 @@
 """Text in, text out: with a small model that has learned an invented language of twenty words."""
 
+import asyncio
 import itertools
 import random
 from collections.abc import Iterator
@@ -234,7 +235,7 @@ def test_a_long_line_is_split_and_says_so(loaded: LoadedModel, translator: Trans
 
 
 def test_a_word_longer_than_the_model_is_cut_not_refused(translator: Translator) -> None:
-    for line in ("x" * 500, "\u0e01" * 300, "{name}" * 100, "\U0001f600" * 99):
+    for line in ("x" * 500, "\u0e01" * 300, "{name}x" * 100, "\U0001f600" * 99 + "x"):
         (found,) = translator.translate([line])
         assert any("split into" in warning for warning in found.warnings)
 
@@ -327,12 +328,31 @@ def test_a_candidate_that_keeps_the_placeholder_comes_first(
     assert spans == ["{name}"]
     without = Hypothesis(translator.tokenizer.encode("rake"), -1.0, -0.5)
     kept = Hypothesis(ids, -2.0, -1.0)
+    found_by_search = [without, kept]
     monkeypatch.setattr(
-        translator, "_search", lambda pieces, n_best: [[without, kept] for _ in pieces]
+        translator.engine, "search", lambda sources, _: [found_by_search for _ in sources]
     )
     (found,) = translator.translate(["kera {name}"])
     assert "{name}" in found.text
     assert found.warnings == []
-    monkeypatch.setattr(translator, "_search", lambda pieces, n_best: [[without] for _ in pieces])
+    found_by_search = [without]
     (found,) = translator.translate(["kera {name}"])
     assert found.warnings == ["lost: {name}"]
+
+
+def test_a_stream_of_an_event_loop(translator: Translator) -> None:
+    async def run() -> list[str]:
+        return [translation.text async for translation in translator.stream(LINES[:6])]
+
+    assert asyncio.run(run()) == texts_of(translator, LINES[:6])
+
+
+def test_details_link_the_words(translator: Translator) -> None:
+    (plain,) = translator.translate(["bara keso mili"])
+    (found,) = translator.translate(["bara keso mili"], details=True)
+    assert plain.alignment is None and found.text == plain.text
+    assert found.tokens == plain.tokens
+    assert found.alignment is not None
+    assert [link.target for link in found.alignment] == found.text.split()
+    assert {link.source for link in found.alignment} <= {"bara", "keso", "mili"}
+    assert [link.target_place for link in found.alignment] == list(range(len(found.text.split())))

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dragoman.config import Config, DataConfig, ModelConfig, SearchConfig
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.engine import Request
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.translator import Translation, Translator
+from dragoman.decoding.translation import Translation
+from dragoman.decoding.translator import Translator
 
 WORDS = "the dog cat sees a big house in garden der Hund die Katze sieht ein Haus im Garten".split()
 Answer = Callable[[str, Request], str]
@@ -131,3 +134,38 @@ def test_a_prefix_stays_as_it_was_given(tokenizer: Tokenizer) -> None:
     translator = Translator(Echo(tokenizer, lambda *_: "Der Hund sieht"))
     [found] = translator.translate(["THE DOG SEES"], prefixes=["Der"])
     assert found.text == "Der HUND SIEHT"
+
+
+LINES = st.one_of(
+    st.text(max_size=40),
+    st.lists(
+        st.sampled_from(
+            ["HELLO ", "the dog ", "{a}", "%s", "https://x.org/ ", "1,234.5", "İ", "ß", "猫",
+             "\u200d", "\r", "\u2028", "\x00", "\U000f0000", "\U000f00ff", "▁", "<b>", "😀", "c "]
+        ),
+        max_size=30,
+    ).map("".join),
+)  # fmt: skip
+
+
+def check(tokenizer: Tokenizer, line: str, answer: str) -> None:
+    neighbors = ["the dog", "THE BIG DOG SEES"]
+    translator = Translator(Echo(tokenizer, lambda text, _: text if "dog" in text else answer))
+    first, found, last = translator.translate([neighbors[0], line, neighbors[1]])
+    assert (first.text, last.text) == ("the dog", "THE BIG DOG SEES")
+    assert found == translator.translate([line])[0]
+    assert bool(found.text.strip()) is bool(line.strip())
+    kinds(found)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LINES, LINES)
+def test_no_line_is_lost_and_none_raises(tokenizer: Tokenizer, line: str, answer: str) -> None:
+    check(tokenizer, line, answer)
+
+
+@pytest.mark.slow
+@settings(max_examples=5000, deadline=None)
+@given(LINES, LINES)
+def test_five_thousand_lines(tokenizer: Tokenizer, line: str, answer: str) -> None:
+    check(tokenizer, line, answer)

@@ -9,6 +9,7 @@ import typer
 from dragoman.cli import (
     average,
     demo,
+    distill,
     evaluate,
     info,
     merge,
@@ -25,7 +26,7 @@ from dragoman.training.launch import OtherRankFailedError
 
 __all__ = ["app", "main"]
 
-_MODULES = (train, translate, evaluate, score, info, report, prepare, average, merge, demo)
+_MODULES = (train, translate, evaluate, score, info, report, prepare, average, merge, distill, demo)
 _ORDER = [module.__name__.rpartition(".")[2] for module in _MODULES]
 app.registered_commands.sort(key=lambda command: _ORDER.index(command.callback.__name__))  # type: ignore[union-attr]
 

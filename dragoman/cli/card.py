@@ -100,12 +100,25 @@ after cleaning
 def _origin(config: Config) -> str:
     """The paragraph on the model that training went on from, where there was one."""
     parent, rank = config.parent, config.training.lora_rank
+    teachers = _teachers(config)
     if parent.weights is None:
-        return ""
-    text = (
+        return teachers
+    text = teachers + (
         f"\n\nTraining went on from the model `{parent.name}` (SHA-256 of its weights "
         f"`{parent.weights}`), with its vocabulary."
     )
     if rank:
         text += f" Only adapters of rank {rank} were trained (LoRA); they are merged in."
     return text
+
+
+def _teachers(config: Config) -> str:
+    """The paragraph on the models whose translations were learned, where there were some."""
+    distilled = config.distillation
+    if not distilled.teachers:
+        return ""
+    named = [
+        f"`{name}` (SHA-256 of its weights `{weights}`)"
+        for name, weights in zip(distilled.teachers, distilled.weights, strict=True)
+    ]
+    return f"\n\nDistilled: it learned the translations of the model {' and '.join(named)}."

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from dragoman.cli import stages
-from dragoman.cli.evaluate import render
 from dragoman.cli.validation import translate_all
 from dragoman.config import DataConfig
 from dragoman.corpus.cleaning import CleaningReport, clean_pairs
@@ -175,8 +174,11 @@ class Demonstration:
         lines = [
             f"English -> {self.target}: {SAMPLE.title}",
             f"held-out strings, beam {results['beam']}, in {duration(results['seconds'])}:",
-            render(metrics, survival),
+            metrics.render(),
         ]
+        if survival.share is not None:
+            kept = f"{survival.kept:,} of {survival.total:,} ({100 * survival.share:.1f}%)"
+            lines.append(f"placeholders kept: {kept}")
         for number, item in enumerate(results["shown"], start=1):
             lines += [
                 "",

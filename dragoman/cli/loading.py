@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.config import SearchConfig, resolve_search
+from dragoman.decoding.engine import Request
 from dragoman.decoding.loading import EngineChoice, open_engine, open_ensemble
 from dragoman.decoding.translator import Translator
 from dragoman.errors import UserError
@@ -31,6 +32,8 @@ def load_translator(
     flags = {name: value for name, value in given.items() if value is not None}
     description = describe(listed[0])
     search = _wide_enough(description.config.search, flags, settings, n_best)
+    if engine == "auto" and Request(search).native_only():
+        engine = "native"  # so that nothing is converted for an engine that is not used
     choice = EngineChoice(engine, device, search.precision)
     if len(listed) > 1:
         return Translator(open_ensemble(listed, choice), search)

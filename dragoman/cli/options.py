@@ -104,7 +104,8 @@ Preset = Annotated[
     typer.Option(
         "--preset",
         metavar="NAME",
-        help="tiny, small, medium, paper-base or paper-big; else by corpus size.",
+        help="tiny, small, medium, small-fast, medium-fast, paper-base or paper-big; else by "
+        "corpus size.",
     ),
 ]
 ConfigFile = Annotated[

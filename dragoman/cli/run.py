@@ -12,6 +12,7 @@ from dragoman.cli.card import TrainingSummary, model_card
 from dragoman.cli.events import end_event, start_event
 from dragoman.cli.parent import PARENT
 from dragoman.cli.signals import stop_on_signals
+from dragoman.cli.speed import convert_trained
 from dragoman.cli.validation import Validation, perplexity
 from dragoman.config import Config
 from dragoman.corpus.prepared import TOKENIZER, TRAIN, PreparedCorpus
@@ -180,6 +181,7 @@ def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Valida
     coverage = validation.coverage()
     config = with_longest(run.config, trainer.store).model_copy(update={"coverage": coverage})
     save_model(run.folder, config, tokenizer, dict(model.state_dict()), card)
+    say(convert_trained(run.folder, validation, summary.scores.bleu))
     with EventLog(run.work / LOG, state.step) as log:
         log.observe(end_event(run.config, summary))
     curve_png(run.work / LOG, run.work / CURVE)

@@ -18,7 +18,8 @@ from dragoman.text.display import printable
 from dragoman.text.lines import atomic_write, one_line, read_lines
 
 if TYPE_CHECKING:
-    from dragoman.decoding.translator import Candidate, Translation, Translator
+    from dragoman.decoding.translation import Candidate, Translation
+    from dragoman.decoding.translator import Translator
     from dragoman.text.lines import ErrorPolicy
 
 _STDIN = Path("-")
@@ -64,8 +65,10 @@ def translate(
 
     A line break inside a translation becomes a space. With --n-best every line of output is
     NUMBER<TAB>SCORE<TAB>TEXT; a score is the log-probability divided by the length penalty. With
-    --json every line is an object with text, score, candidates and warnings. Warnings go to stderr
-    with FILE:LINE, or the number of the line of stdin or of the --text.
+    --json every line is an object with text, score, candidates, warnings and findings, which are
+    the warnings as kind (loop, repetition, copy, short, long, lost_number, lost_placeholder,
+    lost_url, split, cut, empty), message and details. Warnings go to stderr with FILE:LINE, or the
+    number of the line of stdin or of the --text.
 
     --explain-search prints under every translation what the beam search did, step by step; with
     --json as "search", beside the log-probability of every token and the attention to the source.

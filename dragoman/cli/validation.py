@@ -15,8 +15,10 @@ from dragoman.corpus.pairs import Pair, read_table
 from dragoman.corpus.prepared import VALID, VALID_TEXT
 from dragoman.corpus.store import CorpusStore
 from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.decoding.engine import Engine
 from dragoman.decoding.native import NativeEngine
-from dragoman.decoding.translator import Translation, Translator
+from dragoman.decoding.translation import Translation
+from dragoman.decoding.translator import Translator
 from dragoman.errors import UserError
 from dragoman.evaluation.metrics import Metrics, evaluate_corpus
 from dragoman.model.folder import LoadedModel
@@ -91,6 +93,12 @@ class Validation:
         translator = self._translator(model, self._config.search)
         sources = [pair.source for pair in chosen]
         return self._measure(chosen, translate_all(translator, sources, "evaluating"))
+
+    def quality(self, engine: Engine) -> Metrics:
+        """The scores of another engine with the same model, on the same text as `final`."""
+        chosen = spread(self._pairs, self._at_end)
+        translator = Translator(engine, self._config.search)
+        return self._measure(chosen, translator.translate([pair.source for pair in chosen]))
 
     def _translator(self, model: Transformer, search: SearchConfig) -> Translator:
         loaded = LoadedModel(self._config, self._tokenizer, model)

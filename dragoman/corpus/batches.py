@@ -10,6 +10,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.corpus.digests import Rows, row_numbers
 from dragoman.corpus.store import CorpusStore, Ids
 from dragoman.corpus.tokenizer import Tokenizer
 
@@ -18,7 +19,6 @@ IntArray = npt.NDArray[np.int64]
 _STEPS = (1, 2, 3)
 
 Lengths = npt.NDArray[np.uint16] | npt.NDArray[np.int32] | npt.NDArray[np.int64]
-_Rows = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ class EpochPlan(Sequence[IntArray]):
     a slice is a plan.
     """
 
-    def __init__(self, rows: _Rows, bounds: IntArray) -> None:
+    def __init__(self, rows: Rows, bounds: IntArray) -> None:
         self._rows, self._bounds = rows, bounds
 
     def __len__(self) -> int:
@@ -91,7 +91,7 @@ def plan_batches(
         raise ValueError("max_tokens and pool must be at least 1")
     count = len(source_lengths)
     chance = np.random.default_rng([seed, epoch])
-    shuffled: _Rows = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
+    shuffled = row_numbers(count)
     chance.shuffle(shuffled)
     starts = [np.zeros(1, dtype=np.int64)]
     done = 0

@@ -32,10 +32,15 @@ def _digest(content: bytes) -> int:
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "little")
 
 
+def row_numbers(count: int) -> Rows:
+    """0 to `count` - 1, in four bytes each where they are enough."""
+    return np.arange(count, dtype=np.int32) if count < 2**31 else np.arange(count, dtype=np.int64)
+
+
 def first_rows(digests: Digests) -> Rows:
     """(rows,) for each row the first one that has its digest."""
     count = len(digests)
-    first: Rows = np.arange(count, dtype=np.int32 if count < 2**31 else np.int64)
+    first = row_numbers(count)
     bits = min(_TOP_BITS, max(0, (count - 1) // _PART).bit_length())
     # A view of the highest two bytes: rows of equal digests fall into one part.
     tops = digests.astype("<u8", copy=False).view("<u2")[3::4]
@@ -58,7 +63,7 @@ def components(*links: Rows) -> Rows:
     Hooking and pointer jumping (Shiloach and Vishkin 1982), all rows at once. `links[n][row]` is at
     most `row`.
     """
-    parents: Rows = np.arange(len(links[0]), dtype=links[0].dtype)
+    parents = row_numbers(len(links[0]))
     for link in links:
         left: Rows = np.flatnonzero(link != np.arange(len(link), dtype=link.dtype))
         right = link[left]

@@ -74,8 +74,8 @@ VALIDATION_EMPTY = "validation: empty side"
 _VALIDATION_SHARE = 20
 CHUNK_LINES = 16_384
 """Large enough to cost little by itself, small enough that cores and restarts lose little."""
-TOKENIZER_PAIRS = 1_000_000
-"""About how many pairs the tokenizer is trained on at most."""
+TOKENIZER_PAIRS = 500_000
+"""About how many pairs the tokenizer is trained on at most; its memory grows with them only."""
 
 Advance = Callable[[int], None]
 Stage = Callable[[str, int | None], AbstractContextManager[Advance]]

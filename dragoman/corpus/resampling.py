@@ -54,4 +54,8 @@ class Resampler:
         first, second = self._tokenizer.encode_batch(texts, self._rate, seed)
         if max(len(first), len(second)) > self._longest:
             return source, target
-        return np.array(first, dtype=source.dtype), np.array(second, dtype=target.dtype)
+        return _like(source, first), _like(target, second)
+
+
+def _like(plain: Ids, ids: list[int]) -> Ids:
+    return np.array(ids, np.uint16) if plain.dtype == np.uint16 else np.array(ids, np.int32)

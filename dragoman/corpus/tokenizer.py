@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
@@ -144,14 +145,13 @@ class Tokenizer:
                 "there is no text to train a tokenizer on",
                 "every line is blank, or the cleaning dropped every pair",
             )
-        prepared = list(itertools.chain.from_iterable(map(_training_texts, sample)))
         try:
-            return cls(_train_model(prepared, vocabulary_size, character_coverage))
+            return cls(_train_model(_training_texts(sample), vocabulary_size, character_coverage))
         except RuntimeError as error:
             if "Vocabulary size is smaller than required_chars" not in str(error):
                 raise
         # The characters alone overflow the vocabulary: half of it for them, half for merges.
-        frequent = _without_rare(prepared, (vocabulary_size - _RESERVED) // 2)
+        frequent = _without_rare(list(_training_texts(sample)), (vocabulary_size - _RESERVED) // 2)
         return cls(_train_model(frequent, vocabulary_size, 1.0))
 
     def save(self, path: Path) -> None:
@@ -264,8 +264,8 @@ class Tokenizer:
             with nullcontext() if seed is None else _seed_lock:
                 if seed is not None:
                     sentencepiece.set_random_generator_seed(seed & 0x7FFFFFFF)
-                choice = {"enable_sampling": True, "nbest_size": -1, "alpha": sample}
-                return [encode(part, out_type=int, **choice) for part in parts]
+                choice: dict[str, Any] = {"enable_sampling": True, "nbest_size": -1}
+                return [encode(part, out_type=int, alpha=sample, **choice) for part in parts]
         except (RuntimeError, TypeError, UnicodeError):
             _refuse_surrogates(parts)
             raise
@@ -351,13 +351,14 @@ def _sample(texts: Iterable[str], size: int, seed: int) -> list[str]:
         kept[chance.randrange(size)] = text
 
 
-def _training_texts(text: str) -> Iterator[str]:
-    masked = _UNTRAINABLE.sub(" ", mask_spans(text).text)
-    for start in range(0, len(masked), _CHUNK):
-        yield " " + masked[start : start + _CHUNK]
+def _training_texts(texts: list[str]) -> Iterator[str]:
+    for text in texts:
+        masked = _UNTRAINABLE.sub(" ", mask_spans(text).text)
+        for start in range(0, len(masked), _CHUNK):
+            yield " " + masked[start : start + _CHUNK]
 
 
-def _train_model(texts: list[str], vocabulary_size: int, character_coverage: float) -> bytes:
+def _train_model(texts: Iterable[str], vocabulary_size: int, character_coverage: float) -> bytes:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts),

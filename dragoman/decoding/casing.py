@@ -20,6 +20,8 @@ _DUTCH: Final = frozenset(("nl", "nld", "dut"))
 # Georgian capitals are for headings alone and have no place in ordinary text.
 _NO_CAPITALS: Final = frozenset(("ka", "kat", "geo"))
 
+# Two letters in a row, neither of them an ASCII lower-case one: most lines have none.
+_CAPITALS: Final = re.compile(r"[^\W\d_a-z]{2}")
 _WORD: Final = re.compile(r"[^\W\d_]+")
 # Three letters before a full stop: most of what is shorter is an abbreviation.
 _SENTENCE_START: Final = re.compile(r"(?:\w{3}[.]|[!?…])\s[^\w]{0,4}+\w")
@@ -44,7 +46,7 @@ def odd_casing(text: str) -> Casing | None:
     several words of 8 letters or more together, one of which has at least 4. INVERTED is what a
     forgotten caps-lock key writes ("hELLO wORLD"). Protected spans do not count.
     """
-    if text.islower() or not any(map(str.isupper, text)):
+    if not _CAPITALS.search(text) or not any(map(str.isupper, text)):
         return None
     outside = _outside(text)
     letters = "".join(_WORD.findall(outside))

@@ -1,9 +1,8 @@
 """The fast engine: CTranslate2 on a CPU; loads no torch.
 
-Where it is not the native search: a symbol that ends a hypothesis counts only among the N best of a
-step, and a sentence is done when N hypotheses have ended (the native search goes on until nothing
-better can come). CTranslate2 divides by n^alpha; its hypotheses are ranked anew here, by the
-formula of every other engine.
+Its beam search is that of `dragoman.decoding.search`: an end counts where it is among the N best
+continuations of a step, and a sentence is done when N hypotheses have ended. CTranslate2 divides by
+n^alpha; its hypotheses are ranked anew here, by the formula of the native engine.
 
 Shapes: N beams.
 """
@@ -162,25 +161,23 @@ class CTranslate2Engine:
     def _search_strictly(self, source: Sequence[int], request: Request) -> list[Hypothesis]:
         """One sentence alone, at least one token and at most its limit; for the few that need it.
 
-        Its log-probabilities are computed anew: CTranslate2's are among the symbols allowed at a
-        step, where the native engine's do not depend on the least length.
+        What is open at the limit ends there. Log-probabilities are computed anew: CTranslate2's are
+        among the symbols allowed at a step, the native engine's do not depend on what is.
         """
         limit = output_limit(source, request.search, self.config)
-        (future,) = self._translate([source], request, limit, min_length=1)
+        # Steps up to the limit, and not the end after it: that comes with the log-probabilities.
+        (future,) = self._translate([source], request, limit - 1, min_length=1)
         alpha = request.search.length_penalty
-        found = self._hypotheses(future.result(), alpha)
-        ended = [one.tokens for one in found if one.finished]
-        open_ones = dict.fromkeys(tuple(one.tokens[:limit]) for one in found if not one.finished)
-        rows = ended or [list(tokens) for tokens in open_ones]
-        scored = self.token_log_probs([source] * len(rows), rows)
-        results = []
-        for tokens, log_probs in zip(rows, scored, strict=True):
-            length = len(tokens) + bool(ended)
-            log_prob = sum(log_probs[:length])
-            score = log_prob / length_penalty(length, alpha)
-            results.append(Hypothesis(tokens, log_prob, score, bool(ended)))
-        results.sort(key=lambda hypothesis: -hypothesis.score)
-        return results if ended else results[:1]
+        rows = dict.fromkeys(tuple(one.tokens) for one in self._hypotheses(future.result(), alpha))
+        found = []
+        for tokens, log_probs in zip(
+            rows, self.token_log_probs([source] * len(rows), list(rows)), strict=True
+        ):
+            log_prob = sum(log_probs)
+            score = log_prob / length_penalty(len(tokens) + 1, alpha)
+            found.append(Hypothesis(list(tokens), log_prob, score))
+        found.sort(key=lambda hypothesis: -hypothesis.score)
+        return found
 
     def token_log_probs(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]

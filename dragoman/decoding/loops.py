@@ -89,7 +89,8 @@ def text_loop(text: str) -> Loop | None:
             start, second = spans[loop.start][0], spans[loop.second][0]
             phrase = text[start : spans[loop.second - 1][1]]
             return Loop(start, second - start, loop.repeats, phrase)
-    if any(map(_may_loop, chunks)):
+    # A loop of characters has at least seven that came before.
+    if any(_may_loop(chunk) for chunk in chunks if len(chunk) > len(set(chunk)) + 6):
         return _character_loop(text)
     return None
 

@@ -34,6 +34,7 @@ class Forced:
         self._target_in = pad_rows([[bos, *ids] for ids in targets])
         self._target_out = pad_rows([[*ids, eos] for ids in targets])
 
+    @torch.inference_mode()
     def token_log_probs(self) -> list[list[float]]:
         """Natural logarithms, one for every token of a target and one for its end."""
         found = []
@@ -66,6 +67,7 @@ class Forced:
         logs = received.clamp(1e-9, 1.0).log()
         return [float(logs[row, : len(source)].sum()) for row, source in enumerate(self.sources)]
 
+    @torch.inference_mode()
     def _attention(self) -> Tensor:
         """(B, T, S), in float32 on the CPU."""
         found = []

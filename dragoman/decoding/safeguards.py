@@ -79,9 +79,9 @@ def is_untranslatable(text: str) -> bool:
     That is so when it has no letter outside placeholders, tags and URLs: digits, punctuation,
     symbols, emoji. One letter right after a number is a unit, no word: "30.4 C", "12 V".
     """
-    if not any(map(str.isalpha, text)):
-        return True
     spans = find_spans(text)
+    if not spans and text[:2].isalpha():  # as nearly every line begins; a unit stands after digits
+        return False
     if spans:
         edges = [0, *(edge for span in spans for edge in span), len(text)]
         text = "\n".join(text[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2))

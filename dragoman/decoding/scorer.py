@@ -83,9 +83,7 @@ class Scorer:
         forced = Forced([self.model], [ids for ids, _ in pairs], [ids for _, ids in pairs])
         log_probs = forced.token_log_probs()
         maps = forced.attention() if attention else [None] * len(pairs)
-        return [
-            self._result(pair, *found) for pair, *found in zip(pairs, log_probs, maps, strict=True)
-        ]
+        return [self._result(*found) for found in zip(pairs, log_probs, maps, strict=True)]
 
     def _result(
         self,

@@ -1,17 +1,20 @@
 """Raw text in, raw text out, whatever engine searches; loads no torch."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dragoman.config import SearchConfig
+from dragoman.decoding.alignment import Link, align
 from dragoman.decoding.casing import Casing, normalize_case, odd_casing, restore_case
-from dragoman.decoding.engine import Engine, Request
+from dragoman.decoding.engine import Engine, Request, output_limit
 from dragoman.decoding.explanation import SearchTrace, recorder_of
 from dragoman.decoding.hypothesis import Hypothesis, Prefix
 from dragoman.decoding.loops import NO_REPEAT, Loop, token_loop, without_loop
 from dragoman.decoding.prefix import begins_with, prefix_symbols
 from dragoman.decoding.safeguards import Finding, examine, is_untranslatable, loop_finding
+from dragoman.decoding.streaming import stream
+from dragoman.decoding.translation import Candidate, Translation
 from dragoman.errors import UserError
 from dragoman.text.languages import UNSPACED, base_code
 from dragoman.text.protect import count_spans
@@ -20,42 +23,6 @@ from dragoman.text.segments import split_to_fit
 # Lines read, sorted by length and translated together when a stream is translated.
 _WINDOW = 2048
 _WINDOW_CHARACTERS = 1_000_000
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One translation of a line; score is the length-normalized log-probability.
-
-    With details: token_log_probs, one a token and one for each end; attention, a row for each of
-    them over the source's tokens and its end, for a line that was not split. utility is the
-    expected chrF of minimum Bayes risk.
-    """
-
-    text: str
-    score: float
-    log_prob: float
-    tokens: list[str]
-    token_log_probs: list[float] | None = None
-    attention: list[list[float]] | None = None
-    utility: float | None = None
-
-
-@dataclass(frozen=True)
-class Translation:
-    """The best translation of a line, its n-best list and what was noticed on the way.
-
-    findings say it to programs, warnings are their messages. A line that was split has the sums of
-    its pieces' log-probabilities and scores. source_tokens
-    are there with details, and traces, one for each piece, where the search was to be explained.
-    """
-
-    text: str
-    score: float
-    candidates: list[Candidate]
-    warnings: list[str] = field(default_factory=list)
-    source_tokens: list[str] = field(default_factory=list)
-    traces: list[SearchTrace] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -80,7 +47,10 @@ class _Line:
 
 
 class Translator:
-    """Translates lines with an engine. Results do not depend on a line's neighbors."""
+    """Translates lines with an engine. Results do not depend on a line's neighbors.
+
+    A translator may be used by several threads at once.
+    """
 
     def __init__(self, engine: Engine, search: SearchConfig | None = None) -> None:
         self.engine, self.config, self.tokenizer = engine, engine.config, engine.tokenizer
@@ -165,6 +135,16 @@ class Translator:
         if given is not None and next(given, None) is not None:
             raise UserError("there are more prefixes than lines", "give as many as lines")
 
+    async def stream(
+        self, lines: AsyncIterable[str] | Iterable[str], n_best: int = 1
+    ) -> AsyncIterator[Translation]:
+        """Translate lines as they come, in their order, without blocking the event loop.
+
+        Lines of an async iterable are translated together when several have come in the meantime.
+        """
+        async for translation in stream(lambda part: self.translate(part, n_best), lines, _WINDOW):
+            yield translation
+
     def _translate(
         self,
         lines: Sequence[str],
@@ -197,9 +177,18 @@ class Translator:
                 translation,
                 source_tokens=readable([number for piece in line.pieces for number in piece.ids]),
                 traces=[traces[piece] for piece in line.pieces] if explain else [],
+                alignment=self._align(line, translation.candidates[0]),
             )
             for line, translation in zip(split, joined, strict=True)
         ]
+
+    def _align(self, line: _Line, best: Candidate) -> list[Link] | None:
+        if best.attention is None:
+            return None
+        languages = self.config.source_language, self.config.target_language
+        source, target = (base_code(language) in UNSPACED for language in languages)
+        pieces = self.tokenizer.pieces(line.pieces[0].ids)
+        return align(pieces, best.tokens, best.attention, (source, target))
 
     def _split(self, line: str) -> _Line:
         core = line.strip()
@@ -265,7 +254,7 @@ class Translator:
             parts, limit = len(line.pieces), self._max_source
             message = f"split into {parts} parts: longer than {limit} tokens"
             findings.append(Finding("split", message, {"parts": parts, "limit": limit}))
-        if not all(hypotheses[0].finished for hypotheses in found):
+        if any(self._is_cut(*both) for both in zip(line.pieces, found, strict=True)):
             findings.append(Finding("cut", "cut at the length limit"))
         ranks = range(min(count, len(found[0])))
         candidates = [self._candidate(line, [h[rank] for h in found]) for rank in ranks]
@@ -280,6 +269,10 @@ class Translator:
             )
         warnings = [finding.message for finding in findings]
         return Translation(best.text, best.score, candidates, warnings, findings=findings)
+
+    def _is_cut(self, piece: _Piece, found: list[Hypothesis]) -> bool:
+        limit = output_limit(piece.ids, self.search, self.config, piece.prefix)
+        return not found[0].finished or len(found[0].tokens) >= limit
 
     def _candidate(self, line: _Line, chosen: list[Hypothesis]) -> Candidate:
         text = line.gaps[0]
@@ -339,6 +332,8 @@ class Translator:
             if loop is not None:
                 phrase = hypotheses[0].tokens[loop.start : loop.second]
                 text = self.tokenizer.decode_target(phrase, list(piece.spans)).strip()
+                if "\ufffd" in text:  # a part of a character
+                    text = " ".join(self.tokenizer.pieces(phrase))
                 loops[piece] = replace(loop, phrase=text)
         if not loops:
             return loops

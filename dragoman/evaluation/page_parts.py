@@ -9,7 +9,7 @@ STYLE: Final = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --grey: #9aa4af; --line: #3a424c;
   --back: #0d1117; --panel: #161b22; --mark: #6b4a00; --link: #79b8ff;
   --s0: #79b8ff; --s1: #ffa657; --s2: #56d364; --s3: #d2a8ff; --s4: #ff9bce; --s5: #b1bac4; } }
-* { box-sizing: border-box; }
+* { box-sizing: border-box; } [hidden] { display: none !important; }
 body { margin: 0 auto; max-width: 76rem; padding: 1rem; color: var(--ink); background: var(--back);
   font: 1rem/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: 0 0 .25rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .5rem; }

@@ -45,12 +45,12 @@ class RayData:
             ray.init(
                 address=self._address,
                 log_to_driver=False,
-                logging_level="error",
+                logging_level=logging.ERROR,
                 include_dashboard=False if self._address == "local" else None,
             )
-        except (ConnectionError, ValueError, RuntimeError, AssertionError) as error:
+        except Exception as error:  # it raises of every kind, and bare ones
             raise UserError(
-                f"no Ray cluster answers at {self._address}: {str(error).splitlines()[0]}",
+                f"no Ray cluster answers at {self._address}: {str(error).partition(chr(10))[0]}",
                 "start one: ray start --head; or give --ray local",
             ) from None
         self._ray = ray

@@ -16,9 +16,10 @@ from dragoman.model.transformer import PAD, Transformer
 WIDTH_STEP = 8
 
 
-def round_width(ids: Tensor) -> Tensor:
-    """Ids (B, T) with padding up to a multiple of `WIDTH_STEP` columns."""
-    return functional.pad(ids, (0, -ids.shape[1] % WIDTH_STEP), value=PAD)
+def round_width(ids: Tensor, limit: int) -> Tensor:
+    """Ids (B, T) with padding up to a multiple of `WIDTH_STEP` columns, but at most `limit`."""
+    width = ids.shape[1]
+    return functional.pad(ids, (0, min(-width % WIDTH_STEP, limit - width)), value=PAD)
 
 
 def compile_layers(model: Transformer, precision: torch.dtype, backend: str = "inductor") -> str:

@@ -18,10 +18,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from dragoman.errors import UserError
+from dragoman.model.transformer import DecoderLayer
 from dragoman.training.launch import Launch, OtherRankFailedError
 from dragoman.training.objective import Objective
 from dragoman.training.precision import choose_device
@@ -45,7 +47,7 @@ class Ranks:
     device: torch.device
     rank: int = 0
     size: int = 1
-    store: dist.Store | None = None
+    store: Store | None = None
 
     @property
     def first(self) -> bool:
@@ -140,7 +142,7 @@ def choose_rank_device(name: str, launch: Launch) -> torch.device:
     device = choose_device(name)
     if launch.size == 1 or device.type == "cpu":
         return device
-    if device.index is not None:
+    if ":" in name:
         raise UserError(
             f"--device {name} is one GPU, and there are {launch.size} processes",
             "give --device cuda: each process takes the GPU of its own number",
@@ -172,12 +174,12 @@ def process_group(launch: Launch, device_name: str) -> Iterator[Ranks]:
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         backend,
-        store=dist.PrefixStore("group", store),
+        store=PrefixStore("group", store),
         rank=rank,
         world_size=size,
         timeout=TIMEOUT,
     )
-    own = dist.PrefixStore("dragoman", store)
+    own = PrefixStore("dragoman", store)
     ranks = Ranks(device, rank, size, own)
     try:
         yield ranks
@@ -241,7 +243,7 @@ def parallelize(objective: Objective, ranks: Ranks, kind: Parallel) -> nn.Module
     model = objective.model
     # These are used before their layer is called: they belong to what is gathered all along.
     objective.memory_projections = nn.ModuleList(
-        layer.cross_attention.in_projection for layer in model.decoder
+        cast(DecoderLayer, layer).cross_attention.in_projection for layer in model.decoder
     )
     apart = set(objective.memory_projections.parameters())
     for layer in (*model.encoder, *model.decoder):
@@ -275,9 +277,10 @@ def whole_tensor(tensor: Tensor) -> Tensor:
 
 def shard_like(tensor: Tensor, parameter: Tensor) -> Tensor:
     """This rank's share of a whole tensor, as a parameter of that shape is shared out."""
-    if not hasattr(parameter, "device_mesh") or tensor.shape != parameter.shape:
+    if not hasattr(parameter, "full_tensor") or tensor.shape != parameter.shape:
         return tensor
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
 
+    shared = cast(DTensor, parameter)
     whole = tensor.to(parameter.device)
-    return distribute_tensor(whole, parameter.device_mesh, parameter.placements, src_data_rank=None)
+    return distribute_tensor(whole, shared.device_mesh, shared.placements, src_data_rank=None)

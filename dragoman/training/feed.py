@@ -59,7 +59,7 @@ class Feed:
                 self.plan_epoch(state.epoch)
             rows = self._plan[state.batch]
             share = rows[self._ranks.rank :: self._ranks.size]  # they are in order of length
-            resample = self._resampler and self._resampler.in_epoch(state.epoch)
+            resample = self._resampler.in_epoch(state.epoch) if self._resampler else None
             batch = collate(self._store, share if len(share) else rows[:1], resample)
             self._check_ids(batch)
             chosen.append(batch if len(share) else replace(batch, rows=share))

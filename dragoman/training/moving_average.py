@@ -54,8 +54,8 @@ def averaged_weights(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iter
         yield
     finally:
         with torch.no_grad():
-            for parameter, weight in kept:
-                parameter.copy_(weight)
+            for changed, weight in kept:
+                changed.copy_(weight)
 
 
 def averages_of(weights: dict[str, Tensor], moments: dict[str, Tensor]) -> dict[str, Tensor] | None:

@@ -24,7 +24,8 @@ def batch_loss(model: Transformer, batch: Batch, smoothing: float, r_drop: float
         for ids in (batch.source, batch.target_in, batch.target_out)
     )
     if device.type != "cpu":
-        source, target_in, target_out = map(round_width, (source, target_in, target_out))
+        sides, limit = (source, target_in, target_out), model.config.max_positions
+        source, target_in, target_out = (round_width(ids, limit) for ids in sides)
     if r_drop:
         source, target_in = source.repeat(2, 1), target_in.repeat(2, 1)
     if device.type == "cpu":

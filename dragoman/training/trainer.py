@@ -147,12 +147,12 @@ class Trainer:
     def _restore(self, saved: dict[str, Any], checkpoint: Checkpoint | None) -> None:
         """Go to a checkpoint, which only rank 0 has read."""
         parameters = dict(self.model.named_parameters())
-        weights = self.ranks.broadcast(checkpoint and checkpoint.model)
+        weights = self.ranks.broadcast(checkpoint.model if checkpoint else None)
         load_trained_weights(
             self.model,
             {n: shard_like(t, parameters[n]) if n in parameters else t for n, t in weights.items()},
         )
-        moments = self.ranks.broadcast(checkpoint and checkpoint.optimizer)
+        moments = self.ranks.broadcast(checkpoint.optimizer if checkpoint else None)
         restore_optimizer(
             self.optimizer,
             self.model,
