@@ -10,7 +10,7 @@ blanks; --variants FILE has one a line (blank lines and lines that begin with # 
 Each is a `dragoman train` in a process of its own, with the same --budget (15m, 5000-steps), in
 FOLDER/NAME-SEED; what is there already is not trained again, and what was interrupted goes on.
 BLEU and chrF are those of `dragoman evaluate` on the validation text, or with --test SOURCE
-REFERENCE on those files; nll is the best of the validations.
+REFERENCE on those files; nll is that of the weights that were kept, on the validation data.
 """
 
 import argparse
@@ -84,21 +84,23 @@ def train(options: argparse.Namespace, variant: Variant, seed: int) -> Path:
 def measure(options: argparse.Namespace, model: Path) -> Outcome:
     log = (model / "training" / "log.jsonl").read_text(encoding="utf-8")
     events: list[dict[str, Any]] = [json.loads(line) for line in log.splitlines()]
-    validations = [event for event in events if event["event"] == "validation"]
+    end = next(event for event in reversed(events) if event["event"] == "end")
     source, reference = options.test or validation_text(options)
     cached = model / "training" / f"scores-{source.name}.json"
     if not cached.is_file():
         files = ["--source", source, "--reference", reference]
         found = dragoman("evaluate", "--model", model, *files, "--json", capture=True)
         cached.write_text(found, encoding="utf-8")
-    scores = json.loads(cached.read_text(encoding="utf-8"))
+    found = json.loads(cached.read_text(encoding="utf-8"))
+    (system,) = found["systems"]
+    scores = system["scores"]
     return Outcome(
-        nll=min(event["nll"] for event in validations),
-        bleu=scores["bleu"],
-        chrf=scores["chrf"],
-        step=validations[-1]["step"],
-        minutes=validations[-1]["seconds"] / 60,
-        signature=scores["bleu_signature"],
+        nll=end["nll"],
+        bleu=scores["BLEU"]["value"],
+        chrf=scores["chrF2"]["value"],
+        step=end["step"],
+        minutes=end["seconds"] / 60,
+        signature=found["signatures"]["BLEU"],
     )
 
 

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.cli import main
+from dragoman.cli import main, translation_bar
 from dragoman.decoding.translation import Translation
 from dragoman.decoding.translator import Translator
 from dragoman.text.lines import one_line
-from dragoman.training import progress
 
 Dragoman = Callable[..., Any]  # (arguments, stdin) -> status, out, err, lines: conftest.py
 
@@ -129,7 +128,7 @@ def test_the_beam_is_wide_enough_for_n_best(dragoman: Dragoman, model: Path) -> 
     command = ("translate", "--model", model, "--text=the cat", "--n-best", "6")
     result = dragoman(*command)
     assert len(result.lines) == 6
-    assert result == dragoman(*command, "--beam", "6")
+    assert result.lines == dragoman(*command, "--beam", "6").lines
 
 
 class Terminal(io.TextIOWrapper):
@@ -147,11 +146,11 @@ def test_only_what_is_typed_is_answered_line_by_line(
     path = write(tmp_path / "text", ["the cat", "the dog"])
     calls: list[int] = []
 
-    def translate(self: Translator, lines: list[str], *_: Any) -> list[Translation]:
+    def translate(self: Translator, lines: list[str], *_: Any, **__: Any) -> list[Translation]:
         calls.append(len(lines))
         return [Translation(line, 0.0, []) for line in lines]
 
-    monkeypatch.setattr(Translator, "translate", translate)
+    monkeypatch.setattr(Translator, "_translate", translate)
     monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(path.read_bytes())))
     names = [str(path) if name == "FILE" else name for name in arguments]
     monkeypatch.setattr(sys, "argv", ["dragoman", "translate", "--model", str(model), *names])
@@ -161,22 +160,22 @@ def test_only_what_is_typed_is_answered_line_by_line(
     assert calls == ([1, 1] if typed else [2])
 
 
-@pytest.mark.parametrize(("to_file", "bar"), [(True, True), (False, False)])
+@pytest.mark.parametrize(("to_file", "wanted"), [(True, True), (False, False)])
 def test_a_bar_is_shown_where_no_translation_is(
     dragoman: Dragoman, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    to_file: bool, bar: bool,
+    to_file: bool, wanted: bool,
 ) -> None:  # fmt: skip
     """With both streams a terminal, the translations must have gone elsewhere."""
-    shown: list[str] = []
+    shown: list[int] = []
 
     @contextmanager
-    def stage(name: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        shown.append(name)
-        yield lambda count: None
+    def bar(size: int | None) -> Iterator[Callable[[int, int], None]]:
+        shown.append(size or 0)
+        yield lambda lines, done: None
 
-    monkeypatch.setattr(progress, "stage", stage)
+    monkeypatch.setattr(translation_bar, "translation_bar", bar)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     output = ("--output", tmp_path / "out") if to_file else ()
     assert dragoman("translate", "--model", model, "--text", "the cat", *output).status == 0
-    assert bool(shown) == bar
+    assert shown == [len("the cat\n")] * wanted

@@ -429,7 +429,7 @@ def test_lines_are_counted_over_blocks(
 
 @pytest.mark.slow
 def test_a_preparation_killed_at_any_moment_comes_out_the_same(tmp_path: Path) -> None:
-    names = ["".join(letters) for letters in itertools.product("bdfgkl", repeat=4)]
+    names = ["".join(letters) for letters in itertools.product("bdfgk", repeat=4)]
     sentences = [(f"{s} {name}", f"{t} {name}") for name in names for s, t in SENTENCES]
     files = parallel(tmp_path, sentences)
     arguments = ["--source", files.source, "--target", files.target, "--workers", "2"]
@@ -437,7 +437,7 @@ def test_a_preparation_killed_at_any_moment_comes_out_the_same(tmp_path: Path) -
     command = [sys.executable, "-m", "dragoman", "prepare", *map(str, arguments), "--out"]
     subprocess.run([*command, tmp_path / "whole"], check=True, capture_output=True, timeout=300)
     out, seen, kept = tmp_path / "out", 0, list[int]()
-    for pattern in ("pairs-*.arrow", "pairs-00000[5-9].arrow", "ids-*.arrow", "train.arrow"):
+    for pattern in ("pairs-*.arrow", "pairs-00000[2-9].arrow", "ids-*.arrow", "train.arrow"):
         process = subprocess.Popen([*command, out], stdout=subprocess.DEVNULL, stderr=-1)
         while not list(out.glob(f"work/*/{pattern}")) and process.poll() is None:
             time.sleep(0.01)

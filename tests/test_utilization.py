@@ -13,6 +13,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.training import utilization as module
 from dragoman.training.loss import Loss
 from dragoman.training.meter import Meter
+from dragoman.training.precision import matrix_product_rate
 from dragoman.training.state import TrainingState
 from dragoman.training.utilization import TrainingCost, matrix_product_peak, utilization
 
@@ -112,3 +113,11 @@ def test_an_event_tells_the_share_of_the_interval_alone() -> None:
 def test_the_real_peak_is_above_nothing_and_utilization_is_in_percent() -> None:
     assert matrix_product_peak(torch.device("cpu"), torch.float32) > 1e6
     assert utilization(5 * 10**9, 10.0, 1e9) == 50.0
+
+
+def test_measuring_takes_nothing_from_the_random_numbers_of_training() -> None:
+    """It happens after a resumed run has its random state back."""
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    matrix_product_rate(torch.device("cpu"), torch.float32, (8, 8, 8))
+    assert torch.equal(torch.get_rng_state(), before)

@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import threading
 
 import typer
 
@@ -36,7 +37,17 @@ _ClickError = typer.BadParameter.__mro__[2]
 
 def main() -> None:
     """Run the command of sys.argv; a mistake of the person is two lines on stderr and status 2."""
-    sys.exit(_run())
+    try:
+        status = _run()
+    except SystemExit as end:  # what Click makes of a broken pipe
+        status = end.code if isinstance(end.code, int) else 1
+    if threading.active_count() > 1:
+        from dragoman.decoding.pipeline import at_work
+
+        if at_work():  # they were left behind on purpose, and may not outlive the interpreter
+            sys.stderr.flush()
+            os._exit(status)
+    sys.exit(status)
 
 
 def _run() -> int:

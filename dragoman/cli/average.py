@@ -35,7 +35,6 @@ def average(
     dragoman average --checkpoints models/en-de/training/checkpoints --last 5 --out models/averaged
     """
     from dragoman.cli import stages
-    from dragoman.cli.parent import PARENT
     from dragoman.config import read_config
     from dragoman.corpus.tokenizer import Tokenizer
     from dragoman.model.folder import save_model
@@ -71,22 +70,23 @@ def average(
         f"The average of the checkpoints {names}.\n\n"
         "Measure it with: dragoman evaluate --model DIR --source FILE --reference FILE\n"
     )
-    weights = average_checkpoints(paths)
-    if config.training.lora_rank:
-        weights = _merged(config, tokenizer.vocabulary_size, work / PARENT, weights)
+    weights = _whole(config, tokenizer.vocabulary_size, work, average_checkpoints(paths))
     with disk_errors(out):
         save_model(out, config, tokenizer, weights, card)
     typer.echo(f"averaged {names}; model: {out}", err=True)
 
 
-def _merged(
-    config: "Config", vocabulary_size: int, parent: Path, weights: dict[str, "Tensor"]
+def _whole(
+    config: "Config", vocabulary_size: int, work: Path, weights: dict[str, "Tensor"]
 ) -> dict[str, "Tensor"]:
-    """The whole weights where checkpoints hold adapters only."""
+    """Merged with the model that training began with, where checkpoints hold adapters only."""
+    if not config.training.lora_rank:
+        return weights
+    from dragoman.cli.parent import PARENT
     from dragoman.model.adapters import load_trained_weights, merge_adapters
     from dragoman.training.fine_tuning import initial_model
 
-    model = initial_model(config, vocabulary_size, parent)
+    model = initial_model(config, vocabulary_size, work / PARENT)
     load_trained_weights(model, weights)
     merge_adapters(model)
     return dict(model.state_dict())

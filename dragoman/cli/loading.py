@@ -5,10 +5,11 @@ from pathlib import Path
 
 from dragoman.config import SearchConfig, resolve_search
 from dragoman.decoding.engine import Request
-from dragoman.decoding.loading import EngineChoice, open_engine, open_ensemble
+from dragoman.decoding.loading import EngineChoice
+from dragoman.decoding.recipe import Recipe
 from dragoman.decoding.translator import Translator
 from dragoman.errors import UserError
-from dragoman.model.description import describe
+from dragoman.model.description import ModelDescription, describe
 from dragoman.training.progress import say
 
 
@@ -22,22 +23,36 @@ def load_translator(
     mbr: int | None = None,
     engine: str = "auto",
 ) -> Translator:
-    """A translator with the first model's search settings but for those given. Raises UserError.
+    """The translator of `find_recipe`. Raises UserError."""
+    recipe, description = find_recipe(
+        folders, beam, length_penalty, device, n_best, settings, mbr, engine
+    )
+    return recipe.open(say, description)
+
+
+def find_recipe(
+    folders: Path | Sequence[Path],
+    beam: int | None,
+    length_penalty: float | None,
+    device: str,
+    n_best: int = 1,
+    settings: Sequence[str] = (),
+    mbr: int | None = None,
+    engine: str = "auto",
+) -> tuple[Recipe, ModelDescription]:
+    """How to translate with the first model's search settings but for those given; that model.
 
     Several folders are an ensemble. settings are `search.name=value` strings. Where no beam is
-    given, it is as wide as `n_best` translations need.
+    given, it is as wide as `n_best` translations need. Raises UserError.
     """
-    listed = [folders] if isinstance(folders, Path) else list(folders)
+    listed = (folders,) if isinstance(folders, Path) else tuple(folders)
     given = {"beam": beam, "length_penalty": length_penalty, "mbr_samples": mbr}
     flags = {name: value for name, value in given.items() if value is not None}
     description = describe(listed[0])
     search = _wide_enough(description.config.search, flags, settings, n_best)
     if engine == "auto" and Request(search).native_only():
         engine = "native"  # so that nothing is converted for an engine that is not used
-    choice = EngineChoice(engine, device, search.precision)
-    if len(listed) > 1:
-        return Translator(open_ensemble(listed, choice), search)
-    return Translator(open_engine(description, choice, say), search)
+    return Recipe(listed, search, EngineChoice(engine, device, search.precision)), description
 
 
 def _wide_enough(

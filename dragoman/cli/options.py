@@ -52,6 +52,12 @@ Engine = Annotated[
         "ctranslate2 cannot do."
     ),
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", min=1, max=1024, help="Cores to translate on. [default: all]"
+    ),
+]
 OutFolder = Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder to make.")]
 PreparedFolder = Annotated[
     Path | None,

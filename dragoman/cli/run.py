@@ -16,6 +16,7 @@ from dragoman.cli.speed import convert_trained
 from dragoman.cli.validation import Validation, perplexity
 from dragoman.config import Config
 from dragoman.corpus.prepared import TOKENIZER, TRAIN, PreparedCorpus
+from dragoman.corpus.shortlist import SHORTLIST, learn_shortlist
 from dragoman.corpus.store import CorpusStore
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.inspection.plots import curve_png
@@ -180,6 +181,8 @@ def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Valida
     card = model_card(run.config, run.corpus, summary)
     coverage = validation.coverage()
     config = with_longest(run.config, trainer.store).model_copy(update={"coverage": coverage})
+    with stage("learning the shortlist"):
+        learn_shortlist(trainer.store, tokenizer).save(run.folder / SHORTLIST)
     save_model(run.folder, config, tokenizer, dict(model.state_dict()), card)
     say(convert_trained(run.folder, validation, summary.scores.bleu))
     with EventLog(run.work / LOG, state.step) as log:

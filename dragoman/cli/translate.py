@@ -1,13 +1,13 @@
 """dragoman translate"""
 
-import json
+import select
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,198 +15,210 @@ from dragoman.cli import options
 from dragoman.cli.application import app
 from dragoman.errors import UserError
 from dragoman.text.display import printable
-from dragoman.text.lines import atomic_write, one_line, read_lines
 
 if TYPE_CHECKING:
-    from dragoman.decoding.translation import Candidate, Translation
+    from collections.abc import Callable
+
+    from dragoman.cli.translation_bar import Advance
+    from dragoman.cli.translation_input import Input
+    from dragoman.decoding.pipeline import Pipeline
+    from dragoman.decoding.recipe import Recipe
     from dragoman.decoding.translator import Translator
-    from dragoman.text.lines import ErrorPolicy
+    from dragoman.decoding.workers import Wanted
 
-_STDIN = Path("-")
+    Write = Callable[[list[bytes]], None]
+
+# A write of so much to a pipe is done as a whole or not at all.
+_ATOMIC = getattr(select, "PIPE_BUF", 512)
+
+_HELP = """\
+Translate text, line by line: as many lines out as in, a blank line stays blank.
+
+A line break inside a translation becomes a space. With --n-best every line of output is
+NUMBER<TAB>SCORE<TAB>TEXT; a score is the log-probability divided by the length penalty. With
+--json every line is an object with text, score, candidates, warnings and findings, which are
+the warnings as kind (loop, repetition, copy, short, long, lost_number, lost_placeholder,
+lost_url, split, cut, empty), message and details. Warnings go to stderr with FILE:LINE, or the
+number of the line of stdin or of the --text.
+
+Input may be endless. With --output, a job that was interrupted goes on where it stopped when the
+same command is run again; until it is done, its work is in FILE.partial and FILE.journal.
+
+--explain-search prints under every translation what the beam search did, step by step; with
+--json as "search", beside the log-probability of every token and the attention to the source.
+
+\b
+dragoman translate --model models/en-de < new.en > new.de
+dragoman translate --model models/en-de --text "Good morning!"
+dragoman translate --model models/en-de large.en --output large.de
+"""
+
+_Files = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="FILES", help="Text, one segment a line; else stdin."),
+]
+_Texts = Annotated[
+    list[str] | None, typer.Option(metavar="TEXT", help="Text to translate; may be repeated.")
+]
+_OutputFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write there instead of stdout; can be gone on with."),
+]
+_NBest = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        max=1000,
+        help="Print N translations of every line; without --beam, the beam is at least N.",
+    ),
+]
 
 
-@app.command(short_help="Translate text, line by line.")
+@app.command(short_help="Translate text, line by line.", help=_HELP)
 def translate(
     model: options.ModelFolders,
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILES", help="Text, one segment a line; else stdin."),
-    ] = None,
-    text: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Text to translate; may be repeated.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write there instead of stdout.")
-    ] = None,
+    files: _Files = None,
+    text: _Texts = None,
+    output: _OutputFile = None,
     beam: options.Beam = None,
     length_penalty: options.LengthPenalty = None,
     settings: options.SearchSettings = None,
     mbr: options.BayesRisk = None,
     prefix: options.PrefixFile = None,
     explain_search: options.ExplainSearch = False,
-    n_best: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=1000,
-            help="Print N translations of every line; without --beam, the beam is at least N.",
-        ),
-    ] = 1,
+    n_best: _NBest = 1,
     scores: Annotated[bool, typer.Option("--scores", help="Print SCORE<TAB>TEXT.")] = False,
     as_json: options.AsJson = False,
     source_language: options.WantedSource = None,
     target_language: options.WantedTarget = None,
     device: options.Device = "auto",
     engine: options.Engine = options.EngineName.AUTO,
+    threads: options.Threads = None,
     errors: options.ErrorsOption = options.Errors.STRICT,
 ) -> None:
-    """Translate text, line by line: as many lines out as in, a blank line stays blank.
-
-    A line break inside a translation becomes a space. With --n-best every line of output is
-    NUMBER<TAB>SCORE<TAB>TEXT; a score is the log-probability divided by the length penalty. With
-    --json every line is an object with text, score, candidates, warnings and findings, which are
-    the warnings as kind (loop, repetition, copy, short, long, lost_number, lost_placeholder,
-    lost_url, split, cut, empty), message and details. Warnings go to stderr with FILE:LINE, or the
-    number of the line of stdin or of the --text.
-
-    --explain-search prints under every translation what the beam search did, step by step; with
-    --json as "search", beside the log-probability of every token and the attention to the source.
-
-    \b
-    dragoman translate --model models/en-de < new.en > new.de
-    dragoman translate --model models/en-de --text "Good morning!"
-    """
-    from dragoman.cli.loading import load_translator
+    """Read the options and translate; what they mean is in the help above."""
+    from dragoman.cli.loading import find_recipe
+    from dragoman.cli.translation_input import STDIN, Input
+    from dragoman.decoding.answers import Form
+    from dragoman.decoding.workers import Wanted
+    from dragoman.training.progress import say
 
     if text and files:
         raise UserError("--text and files together", "give one of them")
-    translator = load_translator(
+    if engine == "auto" and (prefix is not None or explain_search):
+        engine = options.EngineName.NATIVE  # so that nothing is converted for another one
+    recipe, description = find_recipe(
         model, beam, length_penalty, device, n_best, settings or [], mbr, engine
     )
-    options.check_languages(translator.config, source_language, target_language)
-    paths = [] if text else files or [_STDIN]
-    places: deque[str] = deque()
-    lines = _lines(text or [], paths, errors.value, places)
-    form = _json_lines if as_json else _table_lines if n_best > 1 else _text_lines
-    prefixes = None if prefix is None else read_lines(prefix, errors.value)
-    asked = _Asked(n_best, prefixes, explain_search)
-    with _output(output) as stream:
-        found = _translations(translator, lines, asked, _manner(paths, output))
-        for number, translation in enumerate(found, start=1):
-            place = places.popleft()
-            for warning in translation.warnings:
-                print(printable(f"{place}: {warning}"), file=sys.stderr)
-            for line in form(number, translation, scores):
-                stream.write(line.encode("utf-8", "surrogatepass") + b"\n")
-            for trace in [] if as_json else translation.traces:
-                for line in trace.render():
-                    stream.write(line.encode("utf-8", "surrogatepass") + b"\n")
+    options.check_languages(description.config, source_language, target_language)
+    recipe = replace(recipe, choice=replace(recipe.choice, threads=threads))
+    translator = recipe.open(say, description)
+    given = Input(text or [], [] if text else files or [STDIN], prefix, errors.value)
+    form = Form("json" if as_json else "table" if n_best > 1 else "text", scores)
+    _Job(recipe, translator, given, Wanted(form, n_best, explain_search)).run(output)
+
+
+class _Job:
+    """One run of the command: its input through the workers to its output."""
+
+    def __init__(
+        self, recipe: "Recipe", translator: "Translator", given: "Input", wanted: "Wanted"
+    ) -> None:
+        self._recipe, self._translator, self._given = recipe, translator, given
+        self._wanted = wanted
+
+    def run(self, output: Path | None) -> None:
+        """Translate to a file or to stdout. Raises UserError, and Exit(1) when a worker dies."""
+        try:
+            if output is None:
+                self._translate(_to_stdout, 0, not sys.stdout.isatty())
+            else:
+                self._to_file(output)
+        except BrokenExecutor:
+            print("error: a worker process died, often for want of memory", file=sys.stderr)
+            print("hint: run it with fewer --threads; --output keeps what is done", file=sys.stderr)
+            raise typer.Exit(1) from None
+
+    def _to_file(self, output: Path) -> None:
+        from dragoman.decoding.journal import FileJob
+        from dragoman.training.progress import say
+
+        with FileJob(output, self._identity()) as job:
+            if job.note is not None:
+                say(printable(job.note))
+            write = lambda answers: job.write(b"".join(answers), len(answers))  # noqa: E731
+            self._translate(write, job.lines, True)
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a file to be gone on with."""
+        from dragoman import __version__
+        from dragoman.model.description import describe
+
+        engine = self._translator.engine
+        precision = getattr(getattr(engine, "fast", None), "precision", None)
+        return {
+            "input": self._given.identity(),
+            "model": [describe(folder).weights_digest() for folder in self._recipe.folders],
+            "version of Dragoman": __version__,
+            "engine": [type(engine).__name__, precision],
+            "kind of output": repr(self._wanted),
+            "search": self._recipe.search.model_dump(exclude={"batch_tokens"}),
+        }
+
+    def _translate(self, write: "Write", done: int, free: bool) -> None:
+        """Translate what is not done; free: whether the terminal is free for a bar."""
+        from dragoman.decoding.pipeline import Pace, Pipeline
+        from dragoman.decoding.workers import Workers
+
+        given = self._given
+        threads = self._recipe.choice.threads
+        workers = Workers(self._recipe, self._translator, self._wanted, threads, given.typed)
+        pace = Pace(not given.stored, given.prefix is None, done + 1)
+        with (
+            Pipeline(given.entries(done), workers, pace) as pipeline,
+            _bar(given.size, free) as advance,
+        ):
+            self._write_all(pipeline, write, advance, done)
+
+    def _write_all(
+        self, pipeline: "Pipeline", write: "Write", advance: "Advance", done: int
+    ) -> None:
+        from dragoman.cli.translation_input import line_size
+
+        number = done
+        for window in pipeline:
+            if number == done:
+                advance(0, self._given.skipped)
+            answers = []
+            for entry, answer in window:
+                number += 1
+                for warning in answer.warnings:
+                    print(printable(f"{entry.place}: {warning}"), file=sys.stderr)
+                answers.append(answer.written(number))
+            write(answers)
+            advance(len(window), sum(line_size(entry.text) for entry, _ in window))
+
+
+def _to_stdout(answers: list[bytes]) -> None:
+    """Write whole lines at a time, so that an interrupt leaves none in half."""
+    stream, block = sys.stdout.buffer, b""
+    for answer in answers:
+        if block and len(block) + len(answer) > _ATOMIC:
+            stream.write(block)
             stream.flush()
-
-
-def _lines(
-    texts: list[str], paths: list[Path], errors: "ErrorPolicy", places: deque[str]
-) -> Iterator[str]:
-    """The lines to translate; as each is read, its place in words is added to `places`."""
-    for number, text in enumerate(texts, start=1):
-        places.append(f"line {number}")
-        yield text
-    for path in paths:
-        before = "line " if path == _STDIN else f"{path}:"
-        for number, line in enumerate(read_lines(path, errors), start=1):
-            places.append(f"{before}{number}")
-            yield line
-
-
-@dataclass(frozen=True)
-class _Manner:
-    """Whether somebody types the lines, and whether a bar shows how far things are."""
-
-    typed: bool
-    bar: bool
-
-
-def _manner(paths: list[Path], output: Path | None) -> _Manner:
-    return _Manner(
-        typed=paths == [_STDIN] and sys.stdin is not None and sys.stdin.isatty(),
-        bar=sys.stderr.isatty() and (output is not None or not sys.stdout.isatty()),
-    )
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What is wanted of every line: candidates, a beginning, an explanation of the search."""
-
-    n_best: int
-    prefixes: Iterable[str] | None
-    explain: bool
-
-
-def _translations(
-    translator: "Translator", lines: Iterable[str], asked: _Asked, how: _Manner
-) -> "Iterator[Translation]":
-    from dragoman.training.progress import stage
-
-    n_best, prefixes, explain = asked.n_best, asked.prefixes, asked.explain
-    if how.typed and prefixes is None:  # answer every line before the next is typed
-        for line in lines:
-            yield from translator.translate([line], n_best, (), explain, explain)
-        return
-    found = translator.translate_stream(lines, n_best, prefixes, explain, explain)
-    if how.bar:
-        with stage("translating") as advance:
-            for translation in found:
-                yield translation
-                advance(1)
-    else:
-        yield from found
+            block = b""
+        block += answer
+    stream.write(block)
+    stream.flush()
 
 
 @contextmanager
-def _output(path: Path | None) -> Iterator[BinaryIO]:
-    if path is None:
-        yield sys.stdout.buffer
+def _bar(size: int | None, free: bool) -> Iterator["Advance"]:
+    if not free or not sys.stderr.isatty():
+        yield lambda lines, done: None
         return
-    with atomic_write(path) as stream:
-        yield stream
+    from dragoman.cli.translation_bar import translation_bar
 
-
-def _text_lines(_: int, translation: "Translation", scores: bool) -> Iterator[str]:
-    line = one_line(translation.text)
-    yield f"{translation.score:.4f}\t{line}" if scores else line
-
-
-def _table_lines(number: int, translation: "Translation", _: bool) -> Iterator[str]:
-    for candidate in translation.candidates:
-        yield f"{number}\t{candidate.score:.4f}\t{one_line(candidate.text)}"
-
-
-def _json_lines(number: int, translation: "Translation", _: bool) -> Iterator[str]:
-    record: dict[str, Any] = {
-        "line": number,
-        "text": translation.text,
-        "score": translation.score,
-        "candidates": [_candidate_record(candidate) for candidate in translation.candidates],
-        "warnings": translation.warnings,
-        "findings": [finding.to_json() for finding in translation.findings],
-    }
-    if translation.traces:
-        record["source_tokens"] = translation.source_tokens
-        record["search"] = [trace.to_json() for trace in translation.traces]
-    yield json.dumps(record, ensure_ascii=False)
-
-
-def _candidate_record(candidate: "Candidate") -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "text": candidate.text,
-        "score": candidate.score,
-        "log_prob": candidate.log_prob,
-    }
-    if candidate.utility is not None:
-        record["utility"] = candidate.utility
-    if candidate.token_log_probs is not None:
-        record["tokens"] = candidate.tokens
-        record["token_log_probs"] = candidate.token_log_probs
-        record["attention"] = candidate.attention
-    return record
+    with translation_bar(size) as advance:
+        yield advance

@@ -63,7 +63,7 @@ class Processes:
             return
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._count, context, initializer=_begin)
+            self._pool = ProcessPoolExecutor(self._count, context, initializer=follow_parent)
         waiting: deque[Future[Result]] = deque()
         try:
             for item in itertools.chain(head, supply):
@@ -82,7 +82,8 @@ class Processes:
                 future.cancel()
 
 
-def _begin() -> None:
+def follow_parent() -> None:
+    """Make this worker process deaf to Ctrl-C and let it end when its parent does."""
     # Ctrl-C goes to every process of the terminal; the parent ends its workers in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()

@@ -8,6 +8,7 @@ Shapes: N beams.
 """
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import ctranslate2
 
 from dragoman.config import Config
+from dragoman.corpus.shortlist import Shortlist, load_shortlist
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.engine import Request, output_limit
 from dragoman.decoding.hypothesis import Hypothesis, length_penalty
@@ -42,6 +44,19 @@ def unsupported(request: Request, vocabulary_size: int) -> str | None:
     return request.native_only()
 
 
+def vocabulary_map(shortlist: Shortlist, names: Sequence[str]) -> bytes:
+    """A shortlist as CTranslate2 reads it: SOURCE<TAB>CANDIDATES lines, no source: for all.
+
+    names are the tokens by id.
+    """
+    offsets, associated = shortlist.offsets.tolist(), shortlist.associated.tolist()
+    lines = ["\t" + " ".join(names[number] for number in shortlist.fixed.tolist())]
+    for source, name in enumerate(names):
+        candidates = associated[offsets[source] : offsets[source + 1]]
+        lines.append(f"{name}\t{' '.join([names[number] for number in candidates])}")
+    return "\n".join([*lines, ""]).encode()
+
+
 @dataclass(frozen=True)
 class _Job:
     """Sources searched together: their numbers and what CTranslate2 will answer."""
@@ -58,6 +73,8 @@ class CTranslate2Engine:
         folder: what `dragoman.decoding.conversion` wrote.
         precision: int8 or float32, what the conversion has.
         threads: workers of one thread each; None: one a core.
+        model_folder: where the shortlist is, for requests that ask for one; None: the whole
+            vocabulary takes part in every search.
     """
 
     def __init__(
@@ -67,18 +84,41 @@ class CTranslate2Engine:
         folder: Path,
         precision: str,
         threads: int | None = None,
+        model_folder: Path | None = None,
     ) -> None:
         self.config, self.tokenizer, self.precision = config, tokenizer, precision
         self._workers = threads or cores()
-        self._translator = ctranslate2.Translator(
-            str(folder),
+        self._folder, self._model_folder = folder, model_folder
+        self._names = [str(number) for number in range(tokenizer.vocabulary_size)]
+        self._opening, self._has_shortlist = threading.Lock(), False
+        self._translator = self._open(config.search.shortlist)
+
+    def _open(self, shortlist: bool) -> ctranslate2.Translator:
+        """The converted model, with a vocabulary map where it is to have a shortlist."""
+        files = None
+        if shortlist and self._model_folder is not None:
+            found = load_shortlist(self._model_folder, self.tokenizer)
+            files = {path.name: path.read_bytes() for path in self._folder.iterdir()}
+            files["vmap.txt"] = vocabulary_map(found, self._names)
+            self._has_shortlist = True
+        return ctranslate2.Translator(
+            str(self._folder),
             device="cpu",
-            compute_type=precision,
+            compute_type=self.precision,
             inter_threads=self._workers,
             intra_threads=1,  # one worker of two threads is far slower than two of one
             max_queued_batches=-1,
+            files=files,
         )
-        self._names = [str(number) for number in range(tokenizer.vocabulary_size)]
+
+    def _with_shortlist(self, wanted: bool) -> bool:
+        """Whether a search has a shortlist; the model is opened anew when first it has."""
+        if not wanted or self._model_folder is None:
+            return False
+        with self._opening:
+            if not self._has_shortlist:
+                self._translator = self._open(True)
+        return True
 
     def search(self, sources: Sequence[Sequence[int]], request: Request) -> list[list[Hypothesis]]:
         """Hypotheses of every source, best first, at most the beam's width of each."""
@@ -126,6 +166,7 @@ class CTranslate2Engine:
         min_length: int = 0,
     ) -> list[Any]:
         beam = request.search.beam
+        use_vmap = self._with_shortlist(request.search.shortlist)
         futures: list[Any] = self._translator.translate_batch(
             [self._words(ids) for ids in batch],
             asynchronous=True,
@@ -135,6 +176,7 @@ class CTranslate2Engine:
             max_input_length=0,
             min_decoding_length=min_length,
             no_repeat_ngram_size=request.no_repeat_ngram,
+            use_vmap=use_vmap,
             max_decoding_length=limit + 1,  # with end-of-sentence
             return_scores=True,
             return_end_token=True,

@@ -172,7 +172,12 @@ def _open_fast(
         folder, form = found
         if form.refused is None:
             return CTranslate2Engine(
-                description.config, description.tokenizer, folder, precision, choice.threads
+                description.config,
+                description.tokenizer,
+                folder,
+                precision,
+                choice.threads,
+                description.folder,
             )
         refused.append(f"{precision} is refused: {form.refused}")
         if precision != wanted[-1]:

@@ -5,11 +5,13 @@ Shapes: B sentences, S source.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from dragoman.config import Config
+from dragoman.corpus.shortlist import Shortlist, load_shortlist
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.engine import Request, output_limit, output_minimum
 from dragoman.decoding.ensemble import EnsembleState, EnsembleStep
@@ -19,6 +21,7 @@ from dragoman.decoding.minimum_bayes_risk import expected_utilities
 from dragoman.decoding.rescoring import with_coverage, with_details
 from dragoman.decoding.sampling import Narrowing, sample, seed_of
 from dragoman.decoding.search import Limits, State, Step, beam_search
+from dragoman.decoding.shortlisted import ShortlistedStep, candidates_of
 from dragoman.decoding.step import TransformerStep, pad_rows
 from dragoman.errors import UserError
 from dragoman.model.folder import LoadedModel, load_model
@@ -33,6 +36,7 @@ class NativeEngine:
         self.config = _common_limits([loaded.config, *(other.config for other in others)])
         self.models = [loaded.model, *(other.model for other in others)]
         self._steps = [TransformerStep(model) for model in self.models]
+        self._folder = loaded.folder
 
     @classmethod
     def load(cls, folders: Sequence[Path], device: torch.device | None = None) -> "NativeEngine":
@@ -57,8 +61,18 @@ class NativeEngine:
                 )
         return cls(*loaded)
 
+    @cached_property
+    def _shortlist(self) -> Shortlist | None:
+        """That of the first model; None for a model without a folder."""
+        if self._folder is None:
+            return None
+        return load_shortlist(self._folder, self.tokenizer)
+
     def search(self, sources: Sequence[Sequence[int]], request: Request) -> list[list[Hypothesis]]:
-        """Hypotheses of every source, best first; samples in the order drawn."""
+        """Hypotheses of every source, best first; samples in the order drawn.
+
+        Raises UserError for a search with a shortlist where the model's folder has none.
+        """
         results: list[list[Hypothesis]] = [[] for _ in sources]
         for numbers in self._batches(sources, request):
             batch = [sources[number] for number in numbers]
@@ -94,7 +108,7 @@ class NativeEngine:
             found = self._sample(batch, request, request.n_best)
         else:
             limits = self._limits(batch, request, search.beam)
-            found = beam_search(*self._start(batch, search.beam), limits, request.recorder)
+            found = beam_search(*self._start(batch, request, search.beam), limits, request.recorder)
             if search.coverage_penalty:
                 found = with_coverage(self.models, batch, found, search.coverage_penalty)
         if search.mbr_samples:
@@ -110,15 +124,19 @@ class NativeEngine:
             ]
         return found
 
-    def _start(self, batch: Sequence[Sequence[int]], beam: int) -> tuple[Step, State]:
+    def _start(
+        self, batch: Sequence[Sequence[int]], request: Request, beam: int
+    ) -> tuple[Step, State]:
         """The step function of all models and its state before the first step."""
         source = pad_rows([[*ids, Tokenizer.eos_id] for ids in batch])  # (B, S)
-        states = [
-            step.start(source.to(step.model.embedding.weight.device), beam) for step in self._steps
-        ]
+        steps: Sequence[TransformerStep | ShortlistedStep] = self._steps
+        if request.search.shortlist and self._shortlist is not None:
+            candidates = candidates_of(self._shortlist, batch, request.prefixes)
+            steps = [ShortlistedStep(model, candidates) for model in self.models]
+        states = [step.start(source.to(step.model.embedding.weight.device), beam) for step in steps]
         if len(states) == 1:
-            return self._steps[0], states[0]
-        return EnsembleStep(self._steps), EnsembleState(states)
+            return steps[0], states[0]
+        return EnsembleStep(steps), EnsembleState(states)
 
     def _limits(self, batch: Sequence[Sequence[int]], request: Request, beam: int) -> Limits:
         search = request.search
@@ -152,7 +170,7 @@ class NativeEngine:
         narrowing = Narrowing(search.temperature, search.top_k, search.top_p, search.epsilon)
         limits = replace(self._limits(batch, request, count), groups=1)
         seeds = [seed_of(search.seed, ids) for ids in batch]
-        return sample(*self._start(batch, count), limits, narrowing, seeds)
+        return sample(*self._start(batch, request, count), limits, narrowing, seeds)
 
     def _by_utility(
         self, searched: Sequence[Hypothesis], samples: Sequence[Hypothesis]

@@ -230,7 +230,7 @@ def write_lesson(folder: Path, sources: Sources, held_out: int, seed: int) -> Te
             f"no translation is fit to learn from: {report.render()}", "take a better teacher"
         )
     report.held_out = len(valid)
-    for name, side in ((VALID_SOURCE, 0), (VALID_TARGET, 1)):
+    for name, side in ((VALID_SOURCE, 0), (VALID_TARGET, 1)) if valid else ():
         write_lines(folder / name, [pair[side] for pair in valid])
     return report
 

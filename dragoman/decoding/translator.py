@@ -88,18 +88,20 @@ class Translator:
         prefixes: Sequence[str] = (),
         details: bool = False,
         explain: bool = False,
+        first: int = 1,
     ) -> list[Translation]:
         """Translate every line; a blank line and one of nothing but symbols stay as they are.
 
         n_best candidates a line, or as many as the search finds. prefixes, where given, holds one a
         line: its translation begins with exactly that text. details asks for token
-        log-probabilities and attention, explain for what the beam search kept and pruned.
+        log-probabilities and attention, explain for what the beam search kept and pruned. first is
+        the number of the first line in messages.
 
         Raises TypeError for a single string, and UserError for a prefix longer than the model.
         """
         if isinstance(lines, str):  # a sequence of strings too, of one character each
             raise TypeError("translate takes a list of lines, not one string")
-        return self._translate(lines, prefixes, (n_best, details, explain), first=1)
+        return self._translate(lines, prefixes, (n_best, details, explain), first)
 
     def translate_stream(
         self,

@@ -29,11 +29,12 @@ _SHOWN = 20  # wrong weights in an error message
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model folder in memory."""
+    """A model folder in memory; folder is None for a model that is in memory only."""
 
     config: Config
     tokenizer: Tokenizer
     model: Transformer
+    folder: Path | None = None
 
 
 def save_model(
@@ -70,7 +71,7 @@ def load_model(folder: Path, device: torch.device | None = None) -> LoadedModel:
     verify(folder / WEIGHTS, config.checksums.weights)
     model = Transformer(config.model, tokenizer.vocabulary_size)
     load_weights(model, folder / WEIGHTS)
-    return LoadedModel(config, tokenizer, model.to(device or torch.device("cpu")).eval())
+    return LoadedModel(config, tokenizer, model.to(device or torch.device("cpu")).eval(), folder)
 
 
 def check_weights(expected: dict[str, Tensor], path: Path) -> None:

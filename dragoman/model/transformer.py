@@ -183,11 +183,16 @@ class Transformer(nn.Module):
 
     def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """One step of every beam: ids (B, N) -> logits (B, N, V); the cache grows by one step."""
+        return self.logits(self.step_states(ids, cache))
+
+    def step_states(self, ids: Tensor, cache: DecoderCache) -> Tensor:
+        """What the output layer reads of a step: ids (B, N) -> (B, N, D); the cache grows."""
         x = self.embedding.at(ids, cache.step)
         mask = cache.advance()
         for layer, layer_cache in zip(self.decoder, cache.layers, strict=True):
             x = layer(x, layer_cache, mask, cache.source_mask, cached=True)
-        return self.logits(self.decoder_norm(x))
+        states: Tensor = self.decoder_norm(x)
+        return states
 
     def _decoder_layers(self) -> list[DecoderLayer]:
         return cast(list[DecoderLayer], list(self.decoder))

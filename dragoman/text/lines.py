@@ -135,10 +135,10 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-        _sync_folder(real.parent)
+        sync_folder(real.parent)
     except OSError as error:
         if _is_ours(error, real, temporary):
-            raise _write_error(str(path), real.parent, error) from None
+            raise write_error(str(path), real.parent, error) from None
         raise
 
 
@@ -214,7 +214,8 @@ def _is_ours(error: OSError, *paths: Path) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 
 
-def _write_error(name: str, folder: Path, error: OSError) -> UserError:
+def write_error(name: str, folder: Path, error: OSError) -> UserError:
+    """What to tell a person when writing a file in a folder failed."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return UserError(f"{name}: no space left on the device", "free some space and run again")
     if isinstance(error, FileNotFoundError):
@@ -226,7 +227,7 @@ def _write_error(name: str, folder: Path, error: OSError) -> UserError:
     return UserError(f"{name}: cannot be written: {error.strerror}", "check the path and the disk")
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the rename itself durable, where the system lets a folder be synced."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

@@ -179,7 +179,10 @@ def disk_errors(folder: Path) -> Iterator[None]:
             raise UserError(
                 f"{folder}: the disk is full", "free some space, then go on with --resume"
             ) from None
-        raise UserError(f"{folder}: cannot write here: {error}") from None
+        raise UserError(
+            f"{folder}: cannot write here: {error}",
+            "make the folder writable, then go on with --resume; or name another --out",
+        ) from None
 
 
 def sync_folder(folder: Path) -> None:
