@@ -20,7 +20,10 @@ from dragoman.corpus.store import CorpusStore, write_store
 from dragoman.corpus.tokenizer import Tokenizer
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = "training_speed equal_time precision_curves gpu_training plain_loop cpu_step".split()
+SCRIPTS = [
+    *"training_speed equal_time precision_curves gpu_training plain_loop cpu_step".split(),
+    "distillation",
+]
 # Alive until it is killed: what a measurement must end by itself.
 TICKING = """
 import json, time

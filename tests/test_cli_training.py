@@ -95,7 +95,8 @@ def test_training_leaves_a_model_and_its_history(
     assert (result.status, result.out) == (0, b"")
     assert f"{len(sentences)} pairs read" in result.err
     names = {path.name for path in out.iterdir()}
-    assert names == {"README.md", "config.toml", "model.safetensors", "tokenizer.model", "training"}
+    saved = {"README.md", "config.toml", "model.safetensors", "tokenizer.model"}
+    assert names == saved | {"ct2", "shortlist.safetensors", "training"}
     work = {path.name for path in (out / "training").iterdir()}
     written = {"checkpoints", "config.toml", "corpus", "curve.png", "log.jsonl", "report.html"}
     assert work == written | {"lock"}

@@ -1,6 +1,5 @@
 """BPE-dropout gives other subwords of the same text, and the same ones again on resume."""
 
-from pathlib import Path
 
 import numpy as np
 import pytest

@@ -36,7 +36,7 @@ SETTINGS = (
     "training.precision=float32",
     "training.validations=6",
     "training.patience=1000",
-    "training.checkpoint_minutes=0.00001",  # at every update: most kills meet a checkpoint half done
+    "training.checkpoint_minutes=0.00001",  # every update: most kills meet one half written
 )
 
 

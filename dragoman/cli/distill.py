@@ -9,14 +9,55 @@ from dragoman.cli import options
 from dragoman.cli.application import app
 from dragoman.errors import UserError
 
+_Teachers = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="DIR", help="A model folder; several of one tokenizer: an ensemble."),
+]
+_Sources = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE", help="Text to translate, one segment a line; may be repeated."),
+]
+_References = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE", help="References of each --source, to be learned beside the teacher's."
+    ),
+]
+_Student = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The student's: tiny, small-fast, medium-fast, ..."),
+]
+_Budget = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LENGTH", help="The student's training: 90s, 10m, 2h, 5000-steps, 100k-steps."
+    ),
+]
+_Beam = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, max=1000, help="The teacher's beam. [default: its own]"),
+]
+_HELP = """\
+Train a student on a teacher's translations: a smaller and faster model, nearly as good.
 
-@app.command(short_help="Train a small model on what a large one says.")
+The teacher translates the source with its beam search; copies, repetitions, cut and otherwise
+suspicious translations are left out and counted. The student has the teacher's tokenizer and
+learns as with dragoman train. Any text in the source language will do, the more the better.
+
+Validation data are --valid-source and --valid-target, else references held out of --target,
+else a part of the teacher's translations. Stopped or killed, --resume goes on: what is
+translated is kept in DIR/training/distillation.
+
+\b
+dragoman distill --teacher DIR --source mono.en --preset small-fast --out NEW
+dragoman distill --resume --out NEW
+"""
+
+
+@app.command(short_help="Train a small model on what a large one says.", help=_HELP)
 def distill(
     out: options.OutFolder,
-    teacher: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="DIR", help="A model folder; several of one tokenizer: an ensemble."),
-    ] = None,
+    teacher: _Teachers = None,
     source: Annotated[
         list[Path] | None,
         typer.Option(
@@ -31,67 +72,39 @@ def distill(
     ] = None,
     valid_source: options.ValidSource = None,
     valid_target: options.ValidTarget = None,
-    preset: options.Preset = None,
+    preset: _Student = None,
     config: options.ConfigFile = None,
     assignments: options.Assignments = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LENGTH", help="The student's training: 90s, 10m, 2h, 5000-steps, 100k-steps."
-        ),
-    ] = None,
-    beam: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, max=1000, help="The teacher's beam. [default: its own]"),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on in --out; needs nothing else.")
-    ] = False,
+    budget: _Budget = None,
+    beam: _Beam = None,
+    resume: options.Resume = False,
     device: options.Device = "auto",
     engine: options.Engine = options.EngineName.AUTO,
     errors: options.ErrorsOption = options.Errors.STRICT,
 ) -> None:
-    """Train a student on a teacher's translations: a smaller and faster model, nearly as good.
-
-    The teacher translates the source with its beam search; copies, repetitions, cut and otherwise
-    suspicious translations are left out and counted. The student has the teacher's tokenizer and
-    learns as with dragoman train. Any text in the source language will do, the more the better.
-
-    Validation data are --valid-source and --valid-target, else references held out of --target,
-    else a part of the teacher's translations. Stopped or killed, --resume goes on: what is
-    translated is kept in DIR/training/distillation.
-
-    \b
-    dragoman distill --teacher models/large --source mono.en --preset small-fast --out models/fast
-    dragoman distill --resume --out models/fast
-    """
+    """Train a student on a teacher's translations."""
     from dragoman.cli import stages
-    from dragoman.cli.distillation import DistillationOptions, distill_model, read_options
+    from dragoman.cli.distillation import DistillationOptions, distill_model
 
     if resume and not (teacher or source or preset):
-        asked = (target, valid_source, valid_target, config, assignments, budget, beam)
-        if any(asked):
+        if any((target, valid_source, valid_target, config, assignments, budget, beam)):
             raise UserError(
                 "--resume goes on with the options of the interrupted command",
                 "give all of them again, or none",
             )
-        if stages.is_finished(out) or (out / "training" / stages.SETTINGS).is_file():
-            stages.resume_training(out, device)
-            return
-        distill_model(read_options(out), out, device, engine.value, resume)
+        _resume(out, device, engine)
         return
-    if not teacher or not source or not preset:
-        raise UserError(
-            "a teacher, a source and a preset are needed",
-            "give --teacher DIR --source FILE --preset small-fast",
-        )
+    if not teacher or not source:
+        raise UserError("a teacher and a source are needed", "give --teacher DIR --source FILE")
     if any(str(path) == "-" for path in (*source, *(target or []))):
         raise UserError("text is read more than once here", "write stdin to a file first")
     chosen = stages.Choices.of(preset, config, assignments)
+    if chosen.preset is None:
+        raise UserError("the student has no preset", "give --preset, such as small-fast")
     wanted = DistillationOptions(
         teachers=teacher,
         sources=source,
-        preset=chosen.preset or preset,
+        preset=chosen.preset,
         targets=target or [],
         valid_source=valid_source,
         valid_target=valid_target,
@@ -102,3 +115,14 @@ def distill(
         errors=errors.value,
     )
     distill_model(wanted, out, device, engine.value, resume)
+
+
+def _resume(out: Path, device: str, engine: options.EngineName) -> None:
+    """Go on with the training, or where it has not begun with the translating."""
+    from dragoman.cli import stages
+    from dragoman.cli.distillation import distill_model, read_options
+
+    if stages.is_finished(out) or (out / "training" / stages.SETTINGS).is_file():
+        stages.resume_training(out, device)
+    else:
+        distill_model(read_options(out), out, device, engine.value, resume=True)

@@ -166,10 +166,10 @@ def _translate(
     config = request.choices.resolve(0)
     work = request.out / "training"
     folder = work / FOLDER
-    identity = _identity(options, request)
     total = sum(1 for _ in sources.lines())
     if not total:
         raise UserError(f"{options.sources[0]}: nothing to translate", "give files with text")
+    identity = _identity(options, request)
     with disk_errors(request.out), folder_lock(work):
         folder.mkdir(exist_ok=True)
         check_identity(folder, identity)

@@ -28,7 +28,7 @@ SHORTLIST: Final = "shortlist.safetensors"
 """The name of the file in a model folder."""
 ASSOCIATED, FREQUENT = 50, 500
 """Candidates of a source subword, and of every sentence, at most."""
-_ITERATIONS = 3
+_ITERATIONS = 2
 _LEAST = 1e-3  # of p(t | s)
 # A pair is learned from when a subword of its source has been in fewer pairs so far; of at most so
 # many pairs, spread over the corpus, and until there are so many links.

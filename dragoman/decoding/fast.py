@@ -58,11 +58,19 @@ def vocabulary_map(shortlist: Shortlist, names: Sequence[str]) -> bytes:
 
 
 @dataclass(frozen=True)
+class _Answers:
+    """What CTranslate2 will answer, and its translator, which must live until it has."""
+
+    futures: list[Any]
+    translator: ctranslate2.Translator
+
+
+@dataclass(frozen=True)
 class _Job:
     """Sources searched together: their numbers and what CTranslate2 will answer."""
 
     numbers: list[int]
-    futures: list[Any]
+    answers: _Answers
 
 
 class CTranslate2Engine:
@@ -111,14 +119,12 @@ class CTranslate2Engine:
             files=files,
         )
 
-    def _with_shortlist(self, wanted: bool) -> bool:
-        """Whether a search has a shortlist; the model is opened anew when first it has."""
-        if not wanted or self._model_folder is None:
-            return False
+    def _opened(self, shortlist: bool) -> ctranslate2.Translator:
+        """The model for a search; it is opened anew when first one has a shortlist."""
         with self._opening:
-            if not self._has_shortlist:
+            if shortlist and not self._has_shortlist:
                 self._translator = self._open(True)
-        return True
+            return self._translator
 
     def search(self, sources: Sequence[Sequence[int]], request: Request) -> list[list[Hypothesis]]:
         """Hypotheses of every source, best first, at most the beam's width of each."""
@@ -130,7 +136,7 @@ class CTranslate2Engine:
         results: list[list[Hypothesis]] = [[] for _ in sources]
         again = []
         for job in jobs:
-            for number, future in zip(job.numbers, job.futures, strict=True):
+            for number, future in zip(job.numbers, job.answers.futures, strict=True):
                 limit = output_limit(sources[number], request.search, self.config)
                 found = self._hypotheses(future.result(), request.search.length_penalty)
                 results[number] = found
@@ -155,8 +161,7 @@ class CTranslate2Engine:
         self, sources: Sequence[Sequence[int]], numbers: list[int], request: Request
     ) -> _Job:
         limits = [output_limit(sources[n], request.search, self.config) for n in numbers]
-        futures = self._translate([sources[n] for n in numbers], request, max(limits))
-        return _Job(numbers, futures)
+        return _Job(numbers, self._translate([sources[n] for n in numbers], request, max(limits)))
 
     def _translate(
         self,
@@ -164,10 +169,11 @@ class CTranslate2Engine:
         request: Request,
         limit: int,
         min_length: int = 0,
-    ) -> list[Any]:
+    ) -> _Answers:
         beam = request.search.beam
-        use_vmap = self._with_shortlist(request.search.shortlist)
-        futures: list[Any] = self._translator.translate_batch(
+        shortlist = request.search.shortlist and self._model_folder is not None
+        translator = self._opened(shortlist)
+        futures: list[Any] = translator.translate_batch(
             [self._words(ids) for ids in batch],
             asynchronous=True,
             beam_size=beam,
@@ -176,12 +182,12 @@ class CTranslate2Engine:
             max_input_length=0,
             min_decoding_length=min_length,
             no_repeat_ngram_size=request.no_repeat_ngram,
-            use_vmap=use_vmap,
+            use_vmap=shortlist,
             max_decoding_length=limit + 1,  # with end-of-sentence
             return_scores=True,
             return_end_token=True,
         )
-        return futures
+        return _Answers(futures, translator)
 
     def _words(self, ids: Sequence[int]) -> list[str]:
         names = self._names
@@ -208,9 +214,11 @@ class CTranslate2Engine:
         """
         limit = output_limit(source, request.search, self.config)
         # Steps up to the limit, and not the end after it: that comes with the log-probabilities.
-        (future,) = self._translate([source], request, limit - 1, min_length=1)
+        answers = self._translate([source], request, limit - 1, min_length=1)
         alpha = request.search.length_penalty
-        rows = dict.fromkeys(tuple(one.tokens) for one in self._hypotheses(future.result(), alpha))
+        rows = dict.fromkeys(
+            tuple(one.tokens) for one in self._hypotheses(answers.futures[0].result(), alpha)
+        )
         found = []
         for tokens, log_probs in zip(
             rows, self.token_log_probs([source] * len(rows), list(rows)), strict=True
