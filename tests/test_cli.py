@@ -33,8 +33,8 @@ def test_invalid_utf8_names_file_line_and_byte(
     path = tmp_path / "latin"
     path.write_bytes(b"a\nb\ncaf\xe9\n")
     result = dragoman("translate", "--model", model, path)
-    assert (result.status, result.out) == (2, b"")
-    assert result.err.startswith(f"error: {path}:3: invalid UTF-8 at byte 4 (0xE9)\nhint: ")
+    assert (result.status, len(result.lines)) == (2, 2)  # what comes before it is translated
+    assert f"error: {path}:3: invalid UTF-8 at byte 4 (0xE9)\nhint: " in result.err
     replaced = dragoman("translate", "--model", model, path, "--errors", "replace")
     assert (replaced.status, len(replaced.lines)) == (0, 3)
 
@@ -133,7 +133,6 @@ def test_info_adds_up(dragoman: Dragoman, model: Path) -> None:
         ("train {pair} --out {corpus}", "this folder is not empty", "another --out"),
         ("train {pair} --out {corpus}/train.en", "is not a folder", ""),
         ("train {pair} --out {model}", "there is a model in this folder", "another --out"),
-        ("train {pair} --out {new} --resume", "--source, --target would change them", ""),
         ("train --out {new} --resume", "no training to go on with", "without --resume"),
         ("train --prepared {corpus} --out {new}", "not a completely prepared corpus", ""),
         ("train --prepared {corpus} {pair} --out {new}", "--prepared brings data", "leave"),
@@ -205,4 +204,6 @@ def test_a_reader_that_leaves_is_no_mistake(model: Path, tmp_path: Path) -> None
     os.close(writing)
     os.close(reading)
     _, err = process.communicate(timeout=120)
-    assert (process.returncode, err) == (1, b"")
+    assert process.returncode == 1
+    for word in (b"error", b"Traceback", b"terminate", b"Exception"):
+        assert word not in err

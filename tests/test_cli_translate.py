@@ -106,7 +106,7 @@ def test_warnings_name_the_line_on_stderr(dragoman: Dragoman, model: Path) -> No
     result = dragoman("translate", "--model", model, stdin=b"the cat\n" + long + b"\n")
     assert len(result.lines) == 2
     assert "line 2: split into " in result.err
-    assert result.err.splitlines()[0].startswith("line ")
+    assert result.err.splitlines()[-1].startswith("line ")
 
 
 def test_warnings_name_the_file_and_move_no_cursor(

@@ -1,6 +1,7 @@
 """Distillation: what a student is given to learn, restarts, and the command from end to end."""
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from dragoman.cli.distillation import decoder_weights
 from dragoman.config import ModelConfig, read_config
 from dragoman.corpus.pairs import read_table
-from dragoman.corpus.shortlist import learn_shortlist, load_shortlist
+from dragoman.corpus.shortlist import SHORTLIST, learn_shortlist, load_shortlist
 from dragoman.corpus.store import CorpusStore
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding import teaching
@@ -259,18 +260,24 @@ def test_a_student_is_made_interrupted_and_resumed(
 
 @pytest.mark.slow
 def test_a_shortlist_changes_hardly_any_translation(
-    dragoman: Dragoman, teacher: Path, corpus: Path
+    dragoman: Dragoman, teacher: Path, corpus: Path, tmp_path: Path
 ) -> None:
     tokenizer = Tokenizer.load(teacher / "tokenizer.model")
     store = CorpusStore.open(teacher / "training" / "corpus" / "train.arrow")
     learned, kept = learn_shortlist(store, tokenizer), load_shortlist(teacher, tokenizer)
     assert learned.associated.tolist() == kept.associated.tolist()
+    ignored = shutil.ignore_patterns("training")
+    folder = Path(shutil.copytree(teacher, tmp_path / "copy", ignore=ignored))
+    short = learn_shortlist(store, tokenizer, associated=8, frequent=10)
+    sentence = tokenizer.encode_source("the red cat sees the dog")[0]
+    assert len(short.union([sentence])) < 0.85 * tokenizer.vocabulary_size  # bytes are most of it
+    short.save(folder / SHORTLIST)
     for engine in ("native", "ctranslate2"):
-        base = ["translate", "--model", teacher, corpus / "train.en", "--engine", engine]
+        base = ["translate", "--model", folder, corpus / "train.en", "--engine", engine]
         base += ["--set", "search.precision=float32", "--beam", "1"]
         usual = dragoman(*base).lines
-        short = dragoman(*base, "--set", "search.shortlist=true").lines
-        same = sum(one == other for one, other in zip(usual, short, strict=True))
+        found = dragoman(*base, "--set", "search.shortlist=true").lines
+        same = sum(one == other for one, other in zip(usual, found, strict=True))
         assert same >= 0.98 * len(usual)
 
 

@@ -191,9 +191,8 @@ def start(*arguments: str | Path, **more: Any) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-m", "dragoman", *map(str, arguments)],
         cwd=Path(__file__).resolve().parents[1],
-        stderr=subprocess.PIPE,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        **more,
+        **{"stderr": subprocess.PIPE} | more,
     )
 
 
@@ -251,14 +250,13 @@ def test_killed_again_and_again_it_ends_in_the_same_file(model: Path, tmp_path: 
     chance, kills, log = random.Random(5), 0, tmp_path / "out.journal"
     while True:
         before = log.stat().st_size if log.exists() else 0
-        process = start(*command, path)
+        process = start(*command, path, stderr=subprocess.DEVNULL)  # nobody would read it
         while process.poll() is None:
             with contextlib.suppress(FileNotFoundError):
                 if log.stat().st_size > before + 200:  # it began and has recorded something new
                     time.sleep(chance.random() / 2)
                     process.kill()
             time.sleep(0.01)
-        process.communicate()
         if process.returncode == 0:
             break
         assert process.returncode == -signal.SIGKILL

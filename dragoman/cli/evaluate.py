@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 # Options that mean nothing without --model.
 _FOR_MODELS = {"beam", "length_penalty", "source_language", "device", "engine"}
 
+_Comet = Annotated[
+    Path | None,
+    typer.Option(metavar="CHECKPOINT", help="Measure COMET as well, with this model.ckpt."),
+]
+_Bootstrap = Annotated[
+    int, typer.Option(metavar="N", min=0, max=100_000, help="Resamples for intervals; 0: none.")
+]
+
 
 @app.command(short_help="Measure models or translations against references.")
 def evaluate(
@@ -49,14 +57,8 @@ def evaluate(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a page to look at there.")
     ] = None,
-    comet: Annotated[
-        Path | None,
-        typer.Option(metavar="CHECKPOINT", help="Measure COMET as well, with this model.ckpt."),
-    ] = None,
-    bootstrap: Annotated[
-        int,
-        typer.Option(metavar="N", min=0, max=100_000, help="Resamples for intervals; 0: none."),
-    ] = 1000,
+    comet: _Comet = None,
+    bootstrap: _Bootstrap = 1000,
     beam: options.Beam = None,
     length_penalty: options.LengthPenalty = None,
     as_json: options.AsJson = False,
@@ -91,9 +93,7 @@ def evaluate(
         else:
             system.lines = _read(system, len(texts.references[0]), errors)
     if output is not None:
-        if len(systems) > 1:
-            raise UserError("--output keeps one system's translations", "measure one alone")
-        write_lines(output, map(one_line, systems[0].lines))
+        _keep(systems, output)
     _report(texts, systems, language or "unknown", (html, comet, bootstrap, as_json))
 
 
@@ -113,6 +113,12 @@ class _Texts:
     sources: list[str] | None
     references: list[list[str]]
     source_language: str
+
+
+def _keep(systems: list[_System], output: Path) -> None:
+    if len(systems) > 1:
+        raise UserError("--output keeps one system's translations", "measure one alone")
+    write_lines(output, map(one_line, systems[0].lines))
 
 
 def _refuse_for_files(context: typer.Context, model: list[str] | None) -> None:

@@ -106,6 +106,7 @@ def translate(
 
     if text and files:
         raise UserError("--text and files together", "give one of them")
+    given = Input(text or [], [] if text else files or [STDIN], prefix, errors.value)
     if engine == "auto" and (prefix is not None or explain_search):
         engine = options.EngineName.NATIVE  # so that nothing is converted for another one
     recipe, description = find_recipe(
@@ -114,7 +115,6 @@ def translate(
     options.check_languages(description.config, source_language, target_language)
     recipe = replace(recipe, choice=replace(recipe.choice, threads=threads))
     translator = recipe.open(say, description)
-    given = Input(text or [], [] if text else files or [STDIN], prefix, errors.value)
     form = Form("json" if as_json else "table" if n_best > 1 else "text", scores)
     _Job(recipe, translator, given, Wanted(form, n_best, explain_search)).run(output)
 
@@ -190,13 +190,14 @@ class _Job:
         for window in pipeline:
             if number == done:
                 advance(0, self._given.skipped)
-            answers = []
+            answers, warnings = [], []
             for entry, answer in window:
                 number += 1
-                for warning in answer.warnings:
-                    print(printable(f"{entry.place}: {warning}"), file=sys.stderr)
                 answers.append(answer.written(number))
+                warnings += [f"{entry.place}: {warning}" for warning in answer.warnings]
             write(answers)
+            for warning in warnings:
+                print(printable(warning), file=sys.stderr)
             advance(len(window), sum(line_size(entry.text) for entry, _ in window))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from dragoman.corpus.pairs import COMPRESSED_SUFFIXES
 from dragoman.decoding.pipeline import Entry
 from dragoman.errors import UserError
-from dragoman.text.lines import ErrorPolicy, read_lines
+from dragoman.text.lines import ErrorPolicy, open_bytes, read_lines
 
 STDIN = Path("-")
 
@@ -28,6 +28,12 @@ class Input:
     prefix: Path | None
     errors: ErrorPolicy
     skipped: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises UserError for a path that is no file, before anything is loaded."""
+        for path in [*self.paths, *([] if self.prefix is None else [self.prefix])]:
+            if path != STDIN and not (path.exists() and not path.is_dir()):
+                open_bytes(path).close()
 
     @property
     def typed(self) -> bool:

@@ -26,8 +26,12 @@ from dragoman.text.lines import atomic_write
 
 SHORTLIST: Final = "shortlist.safetensors"
 """The name of the file in a model folder."""
-ASSOCIATED, FREQUENT = 50, 500
-"""Candidates of a source subword, and of every sentence, at most."""
+ASSOCIATED, FREQUENT = 50, 1500
+"""Candidates of a source subword, and of every sentence, at most.
+
+Fewer frequent ones are hardly faster, since the sentences of a batch bring nearly all of them, and
+let the texts depend more on which sentences these are.
+"""
 _ITERATIONS = 2
 _LEAST = 1e-3  # of p(t | s)
 # A pair is learned from when a subword of its source has been in fewer pairs so far; of at most so

@@ -166,6 +166,7 @@ def _open_fast(
     refused = []
     for precision in wanted:
         found = find_form(description, precision)
+        known = found is not None
         if found is None:
             say(f"converting the model for the fast engine ({precision}), once")
             found = make_form(description, precision)
@@ -180,7 +181,7 @@ def _open_fast(
                 description.folder,
             )
         refused.append(f"{precision} is refused: {form.refused}")
-        if precision != wanted[-1]:
+        if precision != wanted[-1] and not known:  # once is enough
             say(refused[-1])
     raise UserError("; ".join(refused), "use --engine native")
 
