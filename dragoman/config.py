@@ -216,7 +216,9 @@ def resolve_config(
             if isinstance(value, dict):
                 section = values.setdefault(name, {})
                 if not isinstance(section, dict):
-                    raise UserError(f"setting '{name}' is not a section")
+                    raise UserError(
+                        f"setting '{name}' is not a section", f"write {name}.NAME=VALUE"
+                    )
                 section.update(value)
             else:
                 values[name] = value

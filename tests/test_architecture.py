@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # A package imports only those before it.
 ORDER = (
-    "errors presets config text corpus model training decoding evaluation inspection documents serving "
-    "interop scale cli __main__"
+    "errors presets config text corpus model training decoding evaluation inspection documents "
+    "serving interop scale cli __main__"
 ).split()
 # `dragoman/__init__.py` is the public face: it may name what any package makes, and no package
 # imports from it, except the version.

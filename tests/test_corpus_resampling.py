@@ -1,6 +1,5 @@
 """BPE-dropout gives other subwords of the same text, and the same ones again on resume."""
 
-
 import numpy as np
 import pytest
 
@@ -10,7 +9,10 @@ from dragoman.corpus.store import CorpusStore, write_store
 from dragoman.corpus.tokenizer import Tokenizer
 
 PAIRS = [
-    (f"the {noun} number {number} opens {{door}} \ue000\U000f0003 quickly", f"die {noun} {number} ▁")
+    (
+        f"the {noun} number {number} opens {{door}} \ue000\U000f0003 quickly",
+        f"die {noun} {number} ▁",
+    )
     for number in range(6)
     for noun in ("lantern", "cupboard", "telescope", "umbrella")
 ]

@@ -71,9 +71,15 @@ def make_trainer(
     torch.manual_seed(seed)
     events: Events = []
     trainer = Trainer(
-        config, Transformer(config.model, VOCABULARY), store, folder, Ranks(CPU), validate, events.append,
+        config,
+        Transformer(config.model, VOCABULARY),
+        store,
+        folder,
+        Ranks(CPU),
+        validate,
+        events.append,
         lambda: trainer.state.step == stop_at,
-    )  # fmt: skip
+    )
     return trainer, events
 
 

@@ -68,9 +68,9 @@ def _run() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno is None:  # no answer of the system's: a mistake of ours
             raise
-        return _complain("no space left on the device", "free some space and run again")
+        return _complain(*_of_system(error))
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return 130
@@ -78,11 +78,35 @@ def _run() -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error, file=sys.stderr)
             return 2
+        if _is_out_of_memory(error):
+            return _complain(
+                "not enough memory",
+                "set a smaller model, training.batch_tokens or search.batch_tokens",
+            )
         if not isinstance(error, _ClickError):
             raise
         context = getattr(error, "ctx", None)
         hint = f"see: {context.command_path} --help" if context else ""
         return _complain(error.format_message(), hint)  # type: ignore[attr-defined]
+
+
+def _of_system(error: OSError) -> tuple[str, str]:
+    """Message and hint for what the system refused and nobody nearer explained."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "no space left on the device", "free some space and run again"
+    reason = error.strerror or str(error)
+    if error.filename is None:
+        return reason, "the system refused it: check the disk, the memory and the limits"
+    return f"{os.fsdecode(error.filename)}: {reason}", "check the path and the disk"
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # PyTorch has a class of its own for a GPU, and none for a processor's memory.
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+    )
 
 
 def _complain(message: str, hint: str) -> int:

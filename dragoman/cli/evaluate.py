@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 # Options that mean nothing without --model.
 _FOR_MODELS = {"beam", "length_penalty", "source_language", "device", "engine"}
 
+_Baseline = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The system to compare with. [default: the first]"),
+]
+_FilesLanguage = Annotated[
+    str | None,
+    typer.Option(metavar="CODE", help="Of --hypotheses, if no file name such as x.de says."),
+]
 _Comet = Annotated[
     Path | None,
     typer.Option(metavar="CHECKPOINT", help="Measure COMET as well, with this model.ckpt."),
@@ -30,7 +38,22 @@ _Bootstrap = Annotated[
 ]
 
 
-@app.command(short_help="Measure models or translations against references.")
+_HELP = """\
+Measure models and translations against references: BLEU, chrF2 and TER, with signatures.
+
+Every score has a 95% interval. Of several systems, the first (models come before files) or
+--baseline is what the others are compared with, by paired bootstrap resampling. Scores by
+length follow, and with placeholders such as {name} in the source how many of them stand in the
+translations unchanged. --html writes one page with all this and the sentences in which the
+systems differ most.
+
+\b
+dragoman evaluate --model models/en-de --source test.en --reference test.de
+dragoman evaluate --hypotheses old=a.de --hypotheses new=b.de --reference test.de --html c.html
+"""
+
+
+@app.command(short_help="Measure models or translations against references.", help=_HELP)
 def evaluate(
     context: typer.Context,
     model: Annotated[
@@ -47,10 +70,7 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="[NAME=]FILE", help="Translations to measure; may be repeated."),
     ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The system to compare with. [default: the first]"),
-    ] = None,
+    baseline: _Baseline = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep the translations of one model there.")
     ] = None,
@@ -63,26 +83,12 @@ def evaluate(
     length_penalty: options.LengthPenalty = None,
     as_json: options.AsJson = False,
     source_language: options.WantedSource = None,
-    target_language: Annotated[
-        str | None,
-        typer.Option(metavar="CODE", help="Of --hypotheses, if no file name such as x.de says."),
-    ] = None,
+    target_language: _FilesLanguage = None,
     device: options.Device = "auto",
     engine: options.Engine = options.EngineName.AUTO,
     errors: options.ErrorsOption = options.Errors.STRICT,
 ) -> None:
-    """Measure models and translations against references: BLEU, chrF2 and TER, with signatures.
-
-    Every score has a 95% interval. Of several systems, the first (models come before files) or
-    --baseline is what the others are compared with, by paired bootstrap resampling. Scores by
-    length follow, and with placeholders such as {name} in the source how many of them stand in the
-    translations unchanged. --html writes one page with all this and the sentences in which the
-    systems differ most.
-
-    \b
-    dragoman evaluate --model models/en-de --source test.en --reference test.de
-    dragoman evaluate --hypotheses old=a.de --hypotheses new=b.de --reference test.de --html c.html
-    """
+    """Read the options and measure; what they mean is in the help above."""
     _refuse_for_files(context, model)
     texts = _texts(source, reference or [], data, errors)
     systems = _systems(model or [], hypotheses or [], baseline)

@@ -299,6 +299,7 @@ def _adopt(prepared: Path, folder: Path) -> None:
     from dragoman.corpus.prepared import COMPLETE, FILES
 
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / COMPLETE).unlink(missing_ok=True)  # a kill must not leave it beside other files
     for name in (*FILES, COMPLETE):
         (folder / name).unlink(missing_ok=True)
         try:

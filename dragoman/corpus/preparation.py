@@ -58,6 +58,7 @@ from dragoman.corpus.prepared import (
     from_record,
     is_same_file,
     read_record,
+    refuse_same_sides,
 )
 from dragoman.corpus.processes import OrderedMap
 from dragoman.corpus.splitting import split_keys
@@ -100,9 +101,11 @@ def prepare_corpus(
         run: where chunks are worked on: `Processes.map`, by default right here.
 
     Raises:
-        UserError: a file that is missing, misaligned or not UTF-8; too few pairs; a full disk.
+        UserError: a file that is missing, misaligned or not UTF-8; one text as both sides; too
+            few pairs; a full disk.
     """
     inputs = [fingerprint(name, path) for name, path in files.paths().items()]
+    refuse_same_sides(files, inputs)
     if (found := _reusable(files, folder, settings, inputs)) is not None:
         return found
     with _disk_errors(folder):
@@ -379,7 +382,10 @@ def _disk_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(f"{folder}: no space left on the device", "free some space") from None
-        raise UserError(f"{folder}: cannot write here: {error.strerror}") from None
+        raise UserError(
+            f"{folder}: cannot write here: {error.strerror or error}",
+            "make the folder writable, or name another",
+        ) from None
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:

@@ -26,6 +26,8 @@ WORK = "work"
 """The folder of what an unfinished preparation has done."""
 FILES = (TOKENIZER, TRAIN, VALID, VALID_TEXT, REPORT)
 VERSION = 1
+# SHA-256 of an empty file, which has an error of its own.
+_NOTHING = hashlib.sha256().hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,9 @@ class CorpusFiles:
         if self.valid_source is None and self.valid_target is None:
             return None
         if self.valid_source is None or self.valid_target is None:
-            raise UserError("validation data needs both --valid-source and --valid-target")
+            raise UserError(
+                "validation data needs both --valid-source and --valid-target", "give the other too"
+            )
         return read_parallel(self.valid_source, self.valid_target, self.errors)
 
 
@@ -153,6 +157,19 @@ def fingerprint(name: str, path: Path) -> dict[str, Any]:
     return entry
 
 
+def refuse_same_sides(files: CorpusFiles, inputs: list[dict[str, Any]]) -> None:
+    """One file given twice would teach a model to copy. Raises UserError."""
+    digests = {entry["name"]: entry["sha256"] for entry in inputs if entry["sha256"] != _NOTHING}
+    for source, target, path in (
+        ("source", "target", files.target),
+        ("valid_source", "valid_target", files.valid_target),
+    ):
+        if digests.get(source) is not None and digests[source] == digests.get(target):
+            raise UserError(
+                f"{path}: holds the same text as the source", "give its translation as the target"
+            )
+
+
 def is_same_file(old: dict[str, Any], new: dict[str, Any]) -> bool:
     """Whether two fingerprints are of one content in one role."""
     return new["sha256"] is not None and all(old[key] == new[key] for key in ("name", "sha256"))
@@ -163,4 +180,6 @@ def _open_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UserError(
+            f"{path}: cannot be read: {error.strerror}", "check who may read it, and the disk"
+        ) from None

@@ -87,7 +87,7 @@ def _open_archive(path: Path) -> Iterator[Archive]:
             f"{path}: not a zip file: {error}", "delete this file to fetch it again"
         ) from None
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+        raise UserError(f"{path}: {error.strerror}", "delete it to fetch it again") from None
     with archive:
         yield Archive(archive, path)
 

@@ -98,7 +98,8 @@ class Tokenizer:
             with path.open("rb") as stream:
                 model = stream.read(_LARGEST_FILE + 1)
         except OSError as error:
-            raise UserError(f"{path}: cannot read the tokenizer: {error.strerror}") from error
+            problem = f"{path}: cannot read the tokenizer: {error.strerror}"
+            raise UserError(problem, "check the path, or copy the file again") from error
         try:
             return cls(model)
         except UserError as error:

@@ -178,7 +178,10 @@ def compare(
 
 def _check(systems: Sequence[System], references: Sequence[Sequence[str]]) -> None:
     if not systems or not references or not references[0]:
-        raise UserError("there is nothing to score: no translation and no reference")
+        raise UserError(
+            "there is nothing to score: no translation and no reference",
+            "give at least one of each",
+        )
     count = len(references[0])
     hint = "give one for each line, in the same order"
     for number, reference in enumerate(references[1:], start=2):

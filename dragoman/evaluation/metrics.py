@@ -64,7 +64,10 @@ def evaluate_corpus(hypotheses: Sequence[str], references: Sequence[str], langua
             "give one reference for each translation, in the same order",
         )
     if not references:
-        raise UserError("there is nothing to score: no translation and no reference")
+        raise UserError(
+            "there is nothing to score: no translation and no reference",
+            "give at least one of each",
+        )
     from sacrebleu.metrics.chrf import CHRF
 
     bleu, note = bleu_for(language)

@@ -64,7 +64,9 @@ def file_digest(path: Path) -> str:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
+        raise UserError(
+            f"{path}: cannot be read: {error}", "check the path and who may read it"
+        ) from None
 
 
 def verify(path: Path, expected: str | None) -> None:

@@ -25,6 +25,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.text.lines import atomic_write
 
 _SHOWN = 20  # wrong weights in an error message
+_COPY = "copy the model's folder again"
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def check_weights(expected: dict[str, Tensor], path: Path) -> None:
                 if part.get_dtype() not in ("F16", "BF16", "F32", "F64"):
                     wrong.append(f"{name} is of type {part.get_dtype()}")
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: damaged or no safetensors file: {error}") from None
+        raise UserError(f"{path}: damaged or no safetensors file: {error}", _COPY) from None
     wrong += [f"{name} is missing" for name in expected.keys() - found.keys()]
     wrong += [f"{name} is unknown" for name in found.keys() - expected.keys()]
     wrong += [
@@ -113,6 +114,8 @@ def load_weights(model: Transformer, path: Path) -> None:
     try:
         model.load_state_dict(load_file(path))
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: damaged or no safetensors file: {error}") from None
+        raise UserError(f"{path}: damaged or no safetensors file: {error}", _COPY) from None
     if not all(bool(weight.isfinite().all()) for weight in model.state_dict().values()):
-        raise UserError(f"{path}: holds weights that are not finite numbers")
+        raise UserError(
+            f"{path}: holds weights that are not finite numbers", "train anew, or copy it again"
+        )

@@ -24,6 +24,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 
 _FILES = ("model.safetensors", "optimizer.safetensors")
+_ONE_TRAINING = "name whole checkpoints of one training"
 
 
 @dataclass(frozen=True)
@@ -102,10 +103,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
         for name in _FILES:
             if _digest(path / name) != state["sha256"][name]:
-                raise UserError(f"{path / name}: damaged checkpoint (checksum differs)")
+                raise UserError(
+                    f"{path / name}: damaged checkpoint (checksum differs)", _ONE_TRAINING
+                )
         return Checkpoint(load_file(path / _FILES[0]), load_file(path / _FILES[1]), state)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"{path}: damaged checkpoint ({error})") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
+        raise UserError(f"{path}: damaged checkpoint ({error})", _ONE_TRAINING) from None
 
 
 def prune_checkpoints(folder: Path, keep: set[int]) -> None:
@@ -134,17 +137,21 @@ class WeightsMean:
         """Take in one more, read from `path`. Raises UserError when it is not like the first."""
         total = self._total
         if total and total.keys() != weights.keys():
-            raise UserError(f"{path}: its weights have other names than the first checkpoint's")
+            raise UserError(
+                f"{path}: its weights have other names than the first checkpoint's", _ONE_TRAINING
+            )
         for name, weight in weights.items():
             if name in total and total[name].shape != weight.shape:
-                raise UserError(f"{path}: weight {name} has another shape than the first one's")
+                raise UserError(
+                    f"{path}: weight {name} has another shape than the first one's", _ONE_TRAINING
+                )
             total[name] = weight.double() + total[name] if name in total else weight.double()
         self.count += 1
 
     def result(self) -> dict[str, Tensor]:
         """The mean in float32. Raises UserError when there was none."""
         if not self.count:
-            raise UserError("no checkpoints to average")
+            raise UserError("no checkpoints to average", _ONE_TRAINING)
         return {name: (weight / self.count).float() for name, weight in self._total.items()}
 
 

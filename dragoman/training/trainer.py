@@ -135,10 +135,11 @@ class Trainer:
 
     def _check(self, saved: dict[str, Any], warn: Callable[[str], None]) -> None:
         for name, value in self._identity().items():
-            if saved["identity"][name] != value:
+            if saved["identity"].get(name, value) != value:  # older ones know of no corpus
                 raise UserError(
                     f"{self.folder}: {name} differs from the interrupted training",
-                    "set it back in training/config.toml, or train into another --out",
+                    "put back what was there (settings are in training/config.toml), or train "
+                    "into another --out",
                 )
         if saved["batch_tokens"] != self.settings.batch_tokens:
             warn("batch_tokens differs from the interrupted run: its epoch starts again")
@@ -169,8 +170,12 @@ class Trainer:
         self.feed.plan_epoch(self.state.epoch)
 
     def _identity(self) -> dict[str, Any]:
-        """The settings that a checkpoint cannot do without."""
-        return {"model": self.config.model.model_dump(), "training.seed": self.settings.seed}
+        """What a checkpoint cannot do without: some settings, and the corpus it counts in."""
+        return {
+            "model": self.config.model.model_dump(),
+            "training.seed": self.settings.seed,
+            "the corpus": self.feed.fingerprint,
+        }
 
     def run(self) -> None:
         """Train to the end. Raises StopRequestedError, and UserError on a non-finite loss."""
