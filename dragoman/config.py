@@ -16,7 +16,7 @@ from dragoman.presets import PRESETS
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ModelConfig(_Settings):
@@ -70,12 +70,12 @@ class TrainingConfig(_Settings):
     """Section 5 of the paper, and what was found since. Steps are optimizer updates."""
 
     batch_tokens: int = Field(
-        2000, ge=16, description="of a forward pass over all processes, either side"
+        2000, ge=16, le=10**9, description="of a forward pass over all processes, either side"
     )
     accumulation: int = Field(1, ge=1, le=10_000, description="forward passes an update")
     schedule: Literal["paper", "linear", "cosine"] = "linear"
     learning_rate: float = Field(2e-3, gt=0, lt=1, description="peak; Eq. 3 has its own")
-    warmup_steps: int = Field(400, ge=1, description="a sixth of a shorter run")
+    warmup_steps: int = Field(400, ge=1, le=10**12, description="a sixth of a shorter run")
     epochs: int = Field(30, ge=1, le=1_000_000, description="when nothing else limits the run")
     max_steps: int | None = Field(None, ge=1, le=10**12)
     budget_seconds: float | None = Field(None, gt=0, le=1e9, description="--budget sets it")
@@ -98,7 +98,9 @@ class TrainingConfig(_Settings):
         "ddp", description="ddp: each process holds the model; fsdp: a share of it, for large ones"
     )
     validations: int = Field(20, ge=1, le=10_000, description="validations, evenly over the run")
-    patience: int = Field(6, ge=1, description="validations without a better loss before the end")
+    patience: int = Field(
+        6, ge=1, le=10**9, description="validations without a better loss before the end"
+    )
     average_checkpoints: int = Field(5, ge=1, le=100, description="of the last validations")
     checkpoint_minutes: float = Field(10.0, gt=0, description="between others")
     seed: int = Field(1, ge=0, lt=2**32)

@@ -1,9 +1,9 @@
 """Checkpoints that survive a kill at any moment.
 
 A checkpoint is a folder ``step-00001000`` with ``model.safetensors``, ``optimizer.safetensors`` and
-``state.json`` (counters, random state, checksums of the two files). It is written under another
-name, synced and renamed: what has the right name is whole. Loading still verifies the checksums
-and falls back to the one before.
+``state.json`` (counters, random state, checksums of the two files and of itself). It is written
+under another name, synced and renamed: what has the right name is whole. Loading still verifies the
+checksums and falls back to the one before.
 """
 
 import errno
@@ -48,7 +48,9 @@ def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
             save_file(_plain(checkpoint.model), partial / _FILES[0])
             save_file(_plain(checkpoint.optimizer), partial / _FILES[1])
             sums = {name: _sync_and_digest(partial / name) for name in _FILES}
-            text = json.dumps(checkpoint.state | {"step": step, "sha256": sums})
+            state = checkpoint.state | {"step": step}
+            sums |= {"state": _state_digest(state)}
+            text = json.dumps(state | {"sha256": sums})
             (partial / "state.json").write_text(text, encoding="utf-8")
             _sync_and_digest(partial / "state.json")
             sync_folder(partial)
@@ -106,6 +108,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
                 raise UserError(
                     f"{path / name}: damaged checkpoint (checksum differs)", _ONE_TRAINING
                 )
+        if state["sha256"].get("state", own := _state_digest(state)) != own:
+            raise ValueError("the checksum of state.json differs")
         return Checkpoint(load_file(path / _FILES[0]), load_file(path / _FILES[1]), state)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise UserError(f"{path}: damaged checkpoint ({error})", _ONE_TRAINING) from None
@@ -209,6 +213,12 @@ def _sync_and_digest(path: Path) -> str:
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
     return _digest(path)
+
+
+def _state_digest(state: dict[str, Any]) -> str:
+    """Of all that is in state.json but the checksums."""
+    rest = {name: value for name, value in state.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:
