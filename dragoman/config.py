@@ -19,6 +19,9 @@ class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+_NO_MULTIPLE = "d_model is no multiple of heads"
+
+
 class ModelConfig(_Settings):
     """The sizes of Table 3 and the parts of section 3 that can differ; widths in features."""
 
@@ -41,7 +44,7 @@ class ModelConfig(_Settings):
         if self.d_model % 2:
             raise ValueError("d_model must be even: positions are pairs of sine and cosine")
         if (self.d_k is None or self.d_v is None) and self.d_model % self.heads:
-            raise ValueError(f"d_model {self.d_model} is no multiple of heads {self.heads}")
+            raise ValueError(f"{self.d_model} features and {self.heads} heads: {_NO_MULTIPLE}")
         return self
 
     @property
@@ -193,6 +196,10 @@ class Config(_Settings):
     checksums: Checksums = Checksums()
 
 
+# What code calls a setting, and its name.
+_OTHER_NAMES = {"key_width": "d_k", "value_width": "d_v"}
+
+
 def _nearest(name: str, names: list[str]) -> str:
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean '{found[0]}'?" if found else f"known: {', '.join(names)}"
@@ -277,6 +284,8 @@ def _validate(values: dict[str, Any]) -> Config:
         message = first["msg"].removeprefix("Value error, ")
         value = "" if isinstance(first["input"], dict) else f" = {str(first['input'])[:80]!r}"
         hint = "its kind and range are in docs/settings.md"
+        if message.endswith(_NO_MULTIPLE):
+            hint = "choose a number of heads that divides d_model, or set model.d_k and model.d_v"
         raise UserError(f"setting {place}{value}: {message}", hint) from None
 
 
@@ -286,15 +295,15 @@ def _check_names(values: dict[str, Any]) -> None:
     for section, value in values.items():
         if section not in sections:
             candidates = [*sections, *known]
-            matches = [name for name in known if name.endswith(f".{section}")]
+            wanted = _OTHER_NAMES.get(section, section)
+            matches = [name for name in known if name.endswith(f".{wanted}")]
             hint = f"did you mean '{matches[0]}'?" if matches else _nearest(section, candidates)
             raise UserError(f"unknown setting '{section}'", hint)
         if isinstance(value, dict):
             for name in value:
                 if name not in _fields(section):
-                    raise UserError(
-                        f"unknown setting '{section}.{name}'", _nearest(f"{section}.{name}", known)
-                    )
+                    wanted = f"{section}.{_OTHER_NAMES.get(name, name)}"
+                    raise UserError(f"unknown setting '{section}.{name}'", _nearest(wanted, known))
 
 
 def _fields(section: str) -> list[str]:

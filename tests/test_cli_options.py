@@ -1,10 +1,12 @@
 """What options mean before a command sees them."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dragoman.cli import options
+from dragoman.cli import app, options
 from dragoman.errors import UserError
 
 
@@ -22,6 +24,21 @@ from dragoman.errors import UserError
 )
 def test_a_language_is_guessed_from_a_file_name(name: str, language: str | None) -> None:
     assert options.guess_language(Path(name)) == language
+
+
+def test_help_fits_eighty_columns(
+    dragoman: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    commands = [
+        command.callback.__name__ for command in app.registered_commands if command.callback
+    ]
+    assert len(commands) > 10
+    for arguments in ([], *([name] for name in commands)):
+        shown = dragoman(*arguments, "--help")
+        assert shown.status == 0
+        assert [line for line in shown.lines if len(line) > 80] == []
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,7 @@ def test_the_demo_does_everything_once(
     assert dragoman("demo", "--list").lines == ["de"]
     unknown = dragoman("demo", "--target", "xx", "--out", out)
     assert (unknown.status, out.exists()) == (2, False)
+    assert "hint: dragoman demo --list shows them\n" in unknown.err
     first = dragoman("demo", "--out", out)
     assert first.status == 0
     text = first.out.decode()

@@ -17,6 +17,7 @@ from dragoman.evaluation.comet import comet_scores
 from dragoman.evaluation.comparison import Comparison, System, compare
 from dragoman.evaluation.metrics import evaluate_corpus
 from dragoman.evaluation.page import MOST_SENTENCES, differences, most_different, write_page
+from dragoman.evaluation.placeholders import Survival
 from dragoman.evaluation.table import render
 
 WORDS = "der die das Hund Katze Haus sieht läuft klein groß alt neu und oder nicht heute".split()
@@ -167,7 +168,7 @@ def test_any_text_goes_into_the_table_and_the_page(
     assert "\x1b" not in shown
     json.dumps(found.to_json())
     path = tmp_path_factory.mktemp("pages") / "page.html"
-    write_page(path, found, systems, [references], None)
+    write_page(path, found, systems, [references], None, {})
     content = path.read_text("utf-8")
     assert content.count("<script>") == content.count("</script>") <= 1
     assert "<b>" not in content
@@ -210,7 +211,8 @@ def test_the_page_is_whole_and_asks_nothing_of_the_network(
 ) -> None:
     sources = [f"<script>alert({n})</script> & \u202e {line}" for n, line in enumerate(REFERENCES)]
     path = tmp_path / "page.html"
-    write_page(path, comparison, SYSTEMS, [REFERENCES, BETTER], sources)
+    survivals = {"worse <b>": Survival(4, 3, 0.75), "without": Survival(0, 0, None)}
+    write_page(path, comparison, SYSTEMS, [REFERENCES, BETTER], sources, survivals)
     content = path.read_text("utf-8")
     assert not re.search(r"(?:src|href)=|url\(|@import|https?://|fetch", content)
     assert "default-src 'none'" in content
@@ -222,6 +224,11 @@ def test_the_page_is_whole_and_asks_nothing_of_the_network(
     assert content.count("<article") == content.count("</article>") == shown
     assert f"{shown} of 60 differ in chrF2" in content
     assert html.escape(comparison.signatures["BLEU"]) in content
+    kept = content.partition("Placeholders kept unchanged")[2].partition("</table>")[0]
+    assert '<th scope="row">worse &lt;b&gt;</th><td>3 of 4 (75.0%)</td>' in kept
+    assert "without" not in kept
+    write_page(path, comparison, SYSTEMS, [REFERENCES], sources, {"a": Survival(0, 0, None)})
+    assert "Placeholders kept" not in path.read_text("utf-8")
 
 
 def test_a_page_of_long_texts_stays_small_and_says_what_it_shows(tmp_path: Path) -> None:
@@ -232,7 +239,7 @@ def test_a_page_of_long_texts_stays_small_and_says_what_it_shows(tmp_path: Path)
         [System("a", ["x y"] * 210), System("b", ["x z"] * 210)], [["x y"] * 210], "de", samples=0
     )
     path = tmp_path / "page.html"
-    write_page(path, scores, systems, [lines], lines)
+    write_page(path, scores, systems, [lines], lines, {})
     assert path.stat().st_size < 3_000_000
     content = path.read_text("utf-8")
     assert 50 < content.count("<article") <= MOST_SENTENCES

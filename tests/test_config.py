@@ -109,6 +109,8 @@ def test_assignments_are_typed(assignment: str, section: str, name: str, value: 
         ("search.beams=3", "search.beams", "search.beam"),
         ("data.vocab_size=3000", "data.vocab_size", "data.vocabulary_size"),
         ("sourcelanguage=en", "sourcelanguage", "source_language"),
+        ("model.key_width=16", "model.key_width", "'model.d_k'"),
+        ("value_width=16", "value_width", "'model.d_v'"),
     ],
 )
 def test_an_unknown_setting_names_the_nearest(assignment: str, unknown: str, meant: str) -> None:
@@ -116,6 +118,14 @@ def test_an_unknown_setting_names_the_nearest(assignment: str, unknown: str, mea
         resolve_config("small", assignments=[assignment])
     assert f"'{unknown}'" in caught.value.message
     assert caught.value.hint.startswith("did you mean '") and meant in caught.value.hint
+
+
+def test_heads_that_do_not_divide_the_width_say_what_to_do() -> None:
+    with pytest.raises(UserError, match="d_model is no multiple of heads") as caught:
+        resolve_config("small", assignments=["model.heads=5"])
+    assert "divides d_model" in caught.value.hint and "model.d_k and model.d_v" in caught.value.hint
+    both = ["model.heads=5", "model.d_k=8", "model.d_v=8"]
+    assert resolve_config("small", assignments=both).model.heads == 5
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:

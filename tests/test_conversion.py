@@ -104,7 +104,12 @@ def test_different_key_and_value_widths_are_refused(tokenizer: Tokenizer, tmp_pa
     save_model(tmp_path, loaded.config, tokenizer, loaded.model.state_dict(), "")
     with pytest.raises(UserError, match="d_k is 8 and d_v is 4"):
         open_engine(tmp_path, EngineChoice("ctranslate2", "cpu"))
-    assert isinstance(open_engine(tmp_path, EngineChoice(device="cpu")), NativeEngine)
+    said: list[str] = []
+    engine = open_engine(tmp_path, EngineChoice(device="cpu"), said.append)
+    assert isinstance(engine, NativeEngine)
+    assert said == ["the native engine is used: d_k is 8 and d_v is 4"]
+    open_engine(tmp_path, EngineChoice("native", "cpu"), said.append)
+    assert len(said) == 1
     assert not (tmp_path / "ct2").exists()
 
 
@@ -179,7 +184,8 @@ def test_a_mismatch_refuses_the_fast_engine(folder: Path, monkeypatch: pytest.Mo
 def test_int8_may_lose_so_much_bleu(folder: Path, lost: float, refused: bool) -> None:
     description = describe(folder)
     _, form = make_form(description, "int8", quality=Quality(30.0, lambda engine: 30.0 - lost))
-    assert (form.refused is not None) == refused
+    wanted = "it would lose 0.40 BLEU on the validation text" if refused else None
+    assert form.refused == wanted
     assert form.native_bleu == 30.0 and form.bleu == pytest.approx(30.0 - lost)
     engine = open_engine(folder, EngineChoice(device="cpu", threads=1))
     assert isinstance(engine, FastEngine)

@@ -15,7 +15,7 @@ from dragoman import cli
 from dragoman.cli import stages
 from dragoman.config import resolve_config
 from dragoman.corpus.preparation import prepare_corpus
-from dragoman.corpus.prepared import COMPLETE, FILES, CorpusFiles
+from dragoman.corpus.prepared import COMPLETE, FILES, REPORT, CorpusFiles, load_prepared
 from dragoman.corpus.store import CorpusStore, write_store
 from dragoman.errors import UserError
 from dragoman.training.checkpoints import Checkpoint, load_checkpoint, load_latest, write_checkpoint
@@ -188,3 +188,33 @@ def test_a_corpus_of_other_rows_has_another_fingerprint(tmp_path: Path) -> None:
 def test_a_setting_is_a_finite_number_within_reason(setting: str) -> None:
     with pytest.raises(UserError, match=setting.partition("=")[0]):
         resolve_config("tiny", assignments=[setting])
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        (COMPLETE, {"training_pairs": "x"}),
+        (COMPLETE, {"pairs": None}),
+        (COMPLETE, {"languages": [1, "de"]}),
+        (COMPLETE, {"languages": "deep"}),
+        (COMPLETE, {"inputs": [3]}),
+        (COMPLETE, {"data": []}),
+        (REPORT, {"text": 3}),
+    ],
+)
+def test_an_edited_record_of_a_corpus_is_one_error(
+    tmp_path: Path, name: str, changes: dict[str, Any]
+) -> None:
+    record = {"version": 1, "languages": ["en", "de"], "errors": "strict", "inputs": []}
+    record |= {"pairs": 3, "training_pairs": 2, "validation_pairs": 1}
+    record |= {"data": resolve_config("tiny").data.model_dump()}
+    contents: dict[str, Any] = {COMPLETE: record, REPORT: {"text": "3 pairs read"}}
+    for file in (*FILES, COMPLETE):
+        (tmp_path / file).write_text(json.dumps(contents.get(file, "")))
+    assert load_prepared(tmp_path).training_pairs == 2
+    (tmp_path / name).write_text(json.dumps(contents[name] | changes))
+    with pytest.raises(UserError, match="damaged"):
+        load_prepared(tmp_path)
+    (tmp_path / COMPLETE).write_text("[" * 100_000)
+    with pytest.raises(UserError, match="not a completely prepared corpus"):
+        load_prepared(tmp_path)

@@ -287,6 +287,8 @@ def test_a_chart_says_in_words_what_it_shows() -> None:
         Line("loss", np.array([1.0, 5000.0]), np.array([8.0, 2.5]), 0),
         Line("noise", np.array([1.0]), np.array([99.0]), 0, faint=True),
     ]
+    steps = np.array([0.0, 5000.0])
+    assert ">step</div>" in Chart("Loss", "nats", lines).render(5000.0, (steps, steps))
     words = Chart("Loss", "nats", lines).describe()
     assert "loss from 8 at step 1 to 2.5 at step 5,000, lowest 2.5, highest 8" in words
     assert "noise" not in words

@@ -204,8 +204,42 @@ def test_translate_explains_and_begins(
     best = record["candidates"][0]
     assert sum(best["token_log_probs"]) == pytest.approx(best["log_prob"], abs=1e-3)
     assert len(best["attention"][0]) == len(record["source_tokens"]) + 1
+    for candidate in record["candidates"]:
+        ends = candidate["tokens"].count("</s>")
+        assert ends == (candidate["tokens"][-1] == "</s>")
+        assert len(candidate["tokens"]) == len(candidate["token_log_probs"])
+        assert len(candidate["tokens"]) == len(candidate["attention"])
     wrong = dragoman(*command, "--set", "search.top_q=1")
     assert wrong.status == 2 and "error: unknown setting 'search.top_q'" in wrong.err
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--explain-search"], "--explain-search"),
+        (["--set", "search.sample=true"], "sample"),
+        (["--mbr", "4"], "mbr_samples"),
+    ],
+)
+def test_that_the_native_engine_takes_over_is_said_once(
+    model: Path, dragoman: Callable[..., Any], options: list[str], reason: str
+) -> None:
+    command = ["translate", "--model", model, "--text", "the red cat", "--device", "cpu", *options]
+    said = dragoman(*command).err
+    assert said.count("the native engine is used") == 1
+    assert f"the native engine is used: {reason}\n" in said
+    assert "native engine" not in dragoman(*command, "--engine", "native").err
+
+
+def test_several_models_and_a_prefix_say_so_too(
+    model: Path, tmp_path: Path, dragoman: Callable[..., Any]
+) -> None:
+    (tmp_path / "prefixes").write_text("rot\n", "utf-8")
+    command = ["translate", "--model", model, "--text", "the red cat"]
+    begun = dragoman(*command, "--prefix", tmp_path / "prefixes").err
+    assert begun.count("the native engine is used") == begun.count("used: --prefix\n") == 1
+    both = dragoman(*command, "--model", model).err
+    assert both.count("the native engine is used") == both.count("used: several models\n") == 1
 
 
 def test_score_as_json(model: Path, tmp_path: Path, dragoman: Callable[..., Any]) -> None:

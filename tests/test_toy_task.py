@@ -1,4 +1,4 @@
-"""A task that must be learned: strings of digits, backwards, through the whole of the library."""
+"""A task that must be learned: words of ten letters, backwards, through the whole of the library."""
 
 import random
 from pathlib import Path
@@ -23,24 +23,24 @@ from dragoman.training.trainer import Trainer
 HELD_OUT = 500
 
 
-def digit_strings(count: int) -> list[str]:
+def made_up_words(count: int) -> list[str]:
     chance = random.Random(1)
     found: dict[str, None] = {}
     while len(found) < count:
         length = chance.randint(3, 8)
-        found["".join(chance.choice("0123456789") for _ in range(length))] = None
+        found["".join(chance.choice("abcdefghij") for _ in range(length))] = None
     return list(found)
 
 
 def make_store(path: Path, tokenizer: Tokenizer, strings: list[str]) -> CorpusStore:
-    pairs = [tokenizer.encode_pair(digits, digits[::-1]) for digits in strings]
+    pairs = [tokenizer.encode_pair(word, word[::-1]) for word in strings]
     write_store(path, pairs, tokenizer.vocabulary_size)
     return CorpusStore.open(path)
 
 
 @pytest.mark.slow
-def test_reversing_digits_is_learned(tmp_path: Path) -> None:
-    strings = digit_strings(12_000)
+def test_reversing_words_is_learned(tmp_path: Path) -> None:
+    strings = made_up_words(12_000)
     held_out, training = strings[:HELD_OUT], strings[HELD_OUT:]
     assert not set(held_out) & set(training)
     tokenizer = Tokenizer.train(training, 300)
@@ -48,8 +48,8 @@ def test_reversing_digits_is_learned(tmp_path: Path) -> None:
     validation = make_store(tmp_path / "valid.arrow", tokenizer, held_out)
     sizes: dict[str, Any] = {"d_model": 64, "d_ff": 128, "heads": 4, "max_positions": 32}
     config = Config(
-        source_language="digits",
-        target_language="digits",
+        source_language="word",
+        target_language="back",
         model=ModelConfig(**sizes, encoder_layers=2, decoder_layers=2, dropout=0.0),
         training=TrainingConfig(
             batch_tokens=600,
@@ -72,11 +72,11 @@ def test_reversing_digits_is_learned(tmp_path: Path) -> None:
     trainer = Trainer(config, model, store, tmp_path / "run", Ranks(cpu), validate, events.append)
     trainer.run()
     weights = average_checkpoints(trainer.averaged_paths())
-    save_model(tmp_path / "model", config, tokenizer, weights, "digits, backwards")
+    save_model(tmp_path / "model", config, tokenizer, weights, "words, backwards")
     loaded: LoadedModel = load_model(tmp_path / "model")
     translations = Translator(NativeEngine(loaded)).translate(held_out)
     right = sum(
-        translation.text == digits[::-1]
-        for translation, digits in zip(translations, held_out, strict=True)
+        translation.text == word[::-1]
+        for translation, word in zip(translations, held_out, strict=True)
     )
     assert right >= 0.99 * HELD_OUT, events[-1]

@@ -32,7 +32,7 @@ def average(
     """Average the weights of checkpoints into a model folder (section 6.1 of the paper).
 
     \b
-    dragoman average --checkpoints models/en-de/training/checkpoints --last 5 --out models/averaged
+    dragoman average --checkpoints en-de/training/checkpoints --out averaged
     """
     from dragoman.cli import stages
     from dragoman.config import read_config

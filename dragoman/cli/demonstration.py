@@ -15,7 +15,7 @@ from dragoman.config import DataConfig
 from dragoman.corpus.cleaning import CleaningReport, clean_pairs
 from dragoman.corpus.pairs import Pair, read_table
 from dragoman.corpus.prepared import CorpusFiles
-from dragoman.corpus.samples import SAMPLES, fetch
+from dragoman.corpus.samples import SAMPLES, fetch, nearest_languages
 from dragoman.corpus.splitting import split_pairs
 from dragoman.decoding.native import NativeEngine
 from dragoman.decoding.translator import Translator
@@ -52,6 +52,18 @@ def fetch_sample() -> Path:
 def list_targets(path: Path) -> list[str]:
     """The languages to translate to."""
     return [language for language in SAMPLE.languages(path) if language != SOURCE]
+
+
+def check_target(path: Path, target: str) -> None:
+    """Raises UserError for a language that the sample does not have."""
+    known = list_targets(path)
+    if target in known:
+        return
+    nearest = nearest_languages(target, known)
+    meant = f"did you mean {' or '.join(nearest)}? " if nearest else ""
+    raise UserError(
+        f'the demo has no language "{target}"', f"{meant}dragoman demo --list shows them"
+    )
 
 
 @dataclass(frozen=True)

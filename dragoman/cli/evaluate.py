@@ -49,7 +49,7 @@ systems differ most.
 
 \b
 dragoman evaluate --model models/en-de --source test.en --reference test.de
-dragoman evaluate --hypotheses old=a.de --hypotheses new=b.de --reference test.de --html c.html
+dragoman evaluate --hypotheses old.de --hypotheses new.de --reference test.de
 """
 
 
@@ -283,7 +283,7 @@ def _report(
     if html is not None:
         from dragoman.evaluation.page import write_page
 
-        write_page(html, comparison, measured, texts.references, texts.sources)
+        write_page(html, comparison, measured, texts.references, texts.sources, survivals)
     if as_json:
         print(json.dumps(_record(comparison, survivals, systems), ensure_ascii=False))
     else:

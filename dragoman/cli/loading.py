@@ -1,6 +1,7 @@
 """Model folders, ready to translate as the options say."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dragoman.config import SearchConfig, resolve_search
@@ -50,9 +51,20 @@ def find_recipe(
     flags = {name: value for name, value in given.items() if value is not None}
     description = describe(listed[0])
     search = _wide_enough(description.config.search, flags, settings, n_best)
-    if engine == "auto" and Request(search).native_only():
-        engine = "native"  # so that nothing is converted for an engine that is not used
-    return Recipe(listed, search, EngineChoice(engine, device, search.precision)), description
+    recipe = Recipe(listed, search, EngineChoice(engine, device, search.precision))
+    reason = "several models" if len(listed) > 1 else Request(search).native_only()
+    return (recipe if reason is None else natively(recipe, reason)), description
+
+
+def natively(recipe: Recipe, reason: str) -> Recipe:
+    """The recipe with the native engine if none was asked for, which is said with the reason.
+
+    So nothing is converted for an engine that is not used.
+    """
+    if recipe.choice.engine != "auto":
+        return recipe
+    say(f"the native engine is used: {reason}")
+    return replace(recipe, choice=replace(recipe.choice, engine="native"))
 
 
 def _wide_enough(

@@ -25,6 +25,8 @@ from dragoman.model.adapters import load_trained_weights
 from dragoman.model.folder import save_model
 from dragoman.model.transformer import Transformer, parameter_count
 from dragoman.training.checkpoints import (
+    CHECKPOINTS,
+    checkpoint_step,
     disk_errors,
     list_checkpoints,
 )
@@ -45,6 +47,8 @@ from dragoman.training.trainer import StopRequestedError, Trainer
 from dragoman.training.utilization import utilization
 
 LOG, CURVE, ADAPTER_FOLDER = "log.jsonl", "curve.png", "adapter"
+# A model with a lower BLEU writes the same few words whatever it reads.
+_NOTHING_LEARNED = 5.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ def train_to_end(run: Run) -> None:
 
 def _train(run: Run, model: Transformer, validation: Validation | None) -> Trainer:
     store, ranks = CorpusStore.open(run.corpus.folder / TRAIN), run.ranks
+    announced = _announce(run) if ranks.first else 0  # what follows may take a while
     with ExitStack() as stack:
         request = stack.enter_context(stop_on_signals(ranks.rank, ranks.size))
         display = TrainingDisplay()
@@ -111,8 +116,8 @@ def _train(run: Run, model: Transformer, validation: Validation | None) -> Train
         resumed = trainer.resume(lambda problem: say(f"warning: {problem}"))
         trainer.measure_peak()
         if ranks.first:
-            if resumed:
-                say(f"going on from step {trainer.state.step:,}")
+            if resumed and trainer.state.step != announced:  # the newest one was damaged
+                say(_going_on(run, trainer.state.step))
             if trainer.compile_problem:
                 say(f"warning: torch.compile does not work here: {trainer.compile_problem}")
             _describe(run, trainer)
@@ -134,6 +139,20 @@ def _train(run: Run, model: Transformer, validation: Validation | None) -> Train
                 say(f"stopped at step {step:,}; go on with: {go_on}")
             raise typer.Exit(128 + number) from None
     return trainer
+
+
+def _announce(run: Run) -> int:
+    """Say where the run goes on, if it does; the step, 0 at a beginning."""
+    paths = list_checkpoints(run.work / CHECKPOINTS)
+    step = checkpoint_step(paths[-1]) if paths else 0
+    if step:
+        say(_going_on(run, step))
+    return step
+
+
+def _going_on(run: Run, step: int) -> str:
+    last = run.config.training.max_steps
+    return f"going on from step {step:,}" + (f" of {last:,}" if last else "")
 
 
 def _only_on_rank_0(_: Transformer) -> dict[str, Any]:
@@ -190,13 +209,18 @@ def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Valida
     curve_png(run.work / LOG, run.work / CURVE)
     report = write_report(run.folder)
     say(f"validation scores, beam {run.config.search.beam}:\n{summary.scores.render()}")
-    if state.step < run.config.training.warmup_steps:
+    if _learned_nothing(run.config, state.step, summary.scores.bleu):
+        smaller = "" if run.config.preset == "tiny" else ", or take a smaller preset"
         say(
-            f"warning: {state.step:,} updates are too few to learn from: give more time or more "
-            "data, or take a smaller preset"
+            f"warning: {state.step:,} updates were too few to learn from: give more time or more "
+            f"data{smaller}"
         )
     say(f"trained {state.step:,} steps in {duration(state.seconds)}: {summary.speed}")
     say(f"model: {run.folder}; report: {report}")
+
+
+def _learned_nothing(config: Config, steps: int, bleu: float) -> bool:
+    return steps < config.training.warmup_steps and bleu < _NOTHING_LEARNED
 
 
 def with_longest(config: Config, store: CorpusStore) -> Config:

@@ -45,7 +45,7 @@ def score(
     over the source, the mean of all heads and layers of the cross-attention.
 
     \b
-    dragoman score --model models/en-de --source test.en --target test.de > scores.tsv
+    dragoman score --model models/en-de --source test.en --target test.de
     """
     from dragoman.decoding.scorer import Scorer
 

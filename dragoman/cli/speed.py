@@ -17,11 +17,15 @@ def convert_trained(folder: Path, validation: Validation, native_bleu: float) ->
         description = describe(folder)
         reason = refusal(description.config.model)
         if reason is not None:
-            return f"fast engine: none, CTranslate2 cannot run this model: {reason}"
+            return f"translation uses PyTorch: CTranslate2 cannot run this model: {reason}"
         quality = Quality(native_bleu, lambda engine: validation.quality(engine).bleu)
         _, form = make_form(description, "int8", quality=quality)
     except (UserError, RuntimeError, ValueError) as error:  # the latter two are CTranslate2's
-        return f"warning: fast engine: {error.message if isinstance(error, UserError) else error}"
+        message = error.message if isinstance(error, UserError) else error
+        return f"warning: not converted for CTranslate2: {message}"
     if form.refused is not None:
-        return f"fast engine: int8 is refused: {form.refused}; float32 will be used"
-    return f"fast engine: int8, BLEU {form.bleu:.2f} ({form.native_bleu:.2f} natively)"
+        return f"translation uses float32, not int8: {form.refused}"
+    return (
+        f"translation uses int8: BLEU {form.bleu:.2f} on the validation text, "
+        f"{form.native_bleu:.2f} in float32"
+    )

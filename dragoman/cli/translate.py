@@ -98,7 +98,7 @@ def translate(
     errors: options.ErrorsOption = options.Errors.STRICT,
 ) -> None:
     """Read the options and translate; what they mean is in the help above."""
-    from dragoman.cli.loading import find_recipe
+    from dragoman.cli.loading import find_recipe, natively
     from dragoman.cli.translation_input import STDIN, Input
     from dragoman.decoding.answers import Form
     from dragoman.decoding.workers import Wanted
@@ -107,12 +107,12 @@ def translate(
     if text and files:
         raise UserError("--text and files together", "give one of them")
     given = Input(text or [], [] if text else files or [STDIN], prefix, errors.value)
-    if engine == "auto" and (prefix is not None or explain_search):
-        engine = options.EngineName.NATIVE  # so that nothing is converted for another one
     recipe, description = find_recipe(
         model, beam, length_penalty, device, n_best, settings or [], mbr, engine
     )
     options.check_languages(description.config, source_language, target_language)
+    if prefix is not None or explain_search:
+        recipe = natively(recipe, "--prefix" if prefix is not None else "--explain-search")
     recipe = replace(recipe, choice=replace(recipe.choice, threads=threads))
     translator = recipe.open(say, description)
     form = Form("json" if as_json else "table" if n_best > 1 else "text", scores)

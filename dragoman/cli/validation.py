@@ -92,7 +92,10 @@ class Validation:
         chosen = spread(self._pairs, self._at_end)
         translator = self._translator(model, self._config.search)
         sources = [pair.source for pair in chosen]
-        return self._measure(chosen, translate_all(translator, sources, "evaluating"))
+        name = "evaluating"
+        if len(chosen) < len(self._pairs):  # as many as the time allows
+            name = f"evaluating a part of the {len(self._pairs):,} validation pairs"
+        return self._measure(chosen, translate_all(translator, sources, name))
 
     def quality(self, engine: Engine) -> Metrics:
         """The scores of another engine with the same model, on the same text as `final`."""

@@ -121,7 +121,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     try:
         record: dict[str, Any] = json.loads((folder / COMPLETE).read_text(encoding="utf-8"))
         whole = record["version"] == VERSION and all((folder / n).is_file() for n in FILES)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return record if whole else None
 
@@ -131,6 +131,10 @@ def from_record(folder: Path, record: dict[str, Any]) -> PreparedCorpus:
     try:
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))["text"]
         source_language, target_language = record["languages"]
+        counts = [record[name] for name in ("pairs", "training_pairs", "validation_pairs")]
+        texts = (source_language, target_language, report)
+        if {*map(type, counts)} != {int} or {*map(type, texts)} != {str}:
+            raise ValueError("a count is no number, or a text is none")
         return PreparedCorpus(
             folder,
             source_language,
@@ -142,7 +146,7 @@ def from_record(folder: Path, record: dict[str, Any]) -> PreparedCorpus:
             DataConfig.model_validate(record["data"]),
             report,
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{folder / COMPLETE}: damaged: {error}", "delete the folder and prepare it again"
         ) from None

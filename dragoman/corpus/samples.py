@@ -332,15 +332,21 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _unknown_language(sample: str, language: str, languages: list[str]) -> UserError:
+def nearest_languages(language: str, languages: list[str]) -> list[str]:
+    """The codes that may be meant, best first; none where nothing is like it."""
     folded = {known.casefold(): known for known in languages}
     wanted = language.casefold().replace("_", "-")
     base = wanted.partition("-")[0]
     relatives = [name for name in folded if name.partition("-")[0] == base]
     nearest = relatives or difflib.get_close_matches(wanted, folded, n=3, cutoff=0.5)
+    return [folded[name] for name in nearest]
+
+
+def _unknown_language(sample: str, language: str, languages: list[str]) -> UserError:
+    nearest = nearest_languages(language, languages)
     hint = f"it has {', '.join(languages)}"
     if nearest:
-        hint = f"did you mean {' or '.join(folded[name] for name in nearest)}? {hint}"
+        hint = f"did you mean {' or '.join(nearest)}? {hint}"
     return UserError(f'sample {sample} has no language "{language}"', hint)
 
 

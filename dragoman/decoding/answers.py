@@ -89,7 +89,7 @@ def _candidate_record(candidate: Candidate) -> dict[str, Any]:
     if candidate.utility is not None:
         record["utility"] = candidate.utility
     if candidate.token_log_probs is not None:
-        record["tokens"] = candidate.tokens
+        record["tokens"] = candidate.scored_tokens
         record["token_log_probs"] = candidate.token_log_probs
         record["attention"] = candidate.attention
     return record

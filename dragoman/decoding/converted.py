@@ -205,7 +205,7 @@ def _convert(
         bleu = quality.measure(engine)
         form = replace(form, bleu=bleu, native_bleu=quality.native)
         if not quality.native - bleu <= _BLEU_TOLERANCE:
-            reason = f"BLEU {bleu:.2f} on validation text, {quality.native:.2f} natively"
+            reason = f"it would lose {quality.native - bleu:.2f} BLEU on the validation text"
             form = replace(form, refused=reason)
     elif not mean <= _INT8_TOLERANCE:
         reason = f"its log-probabilities differ from the native engine's by {mean:.2g} nats a token"

@@ -63,6 +63,8 @@ def open_engine(
     description = describe(model) if isinstance(model, Path) else model
     reason = _not_fast(description, choice)
     if choice.engine == "native" or (choice.engine == "auto" and reason is not None):
+        if choice.engine == "auto" and not _asks_for_native(choice):
+            say(f"the native engine is used: {reason}")
         return _open_native(description.folder, choice)
     if reason is not None:
         raise UserError(f"the ctranslate2 engine cannot run this: {reason}", "use --engine native")
@@ -131,6 +133,10 @@ class FastEngine:
                 self._say(f"the native engine is used: {reason}")
                 self._native = _open_native(self._folder, self._choice)
             return self._native
+
+
+def _asks_for_native(choice: EngineChoice) -> bool:
+    return choice.precision == "bfloat16" or choice.device not in ("auto", "cpu")
 
 
 def _not_fast(description: ModelDescription, choice: EngineChoice) -> str | None:

@@ -11,9 +11,11 @@ from dragoman.decoding.safeguards import Finding
 class Candidate:
     """One translation of a line; score is the length-normalized log-probability.
 
-    With details: token_log_probs, one a token and one for each end; attention, a row for each of
-    them over the source's tokens and its end, for a line that was not split. utility is the
-    expected chrF of minimum Bayes risk.
+    tokens are the subwords without any end. With details: scored_tokens, the same with a "</s>" at
+    each end, one for every piece of a line that was split; token_log_probs, one for each of them;
+    attention, a row for each of them over the source's tokens and its end, for a line that was not
+    split. What the length limit cut off has no end. utility is the expected chrF of minimum Bayes
+    risk.
     """
 
     text: str
@@ -23,6 +25,7 @@ class Candidate:
     token_log_probs: list[float] | None = None
     attention: list[list[float]] | None = None
     utility: float | None = None
+    scored_tokens: list[str] | None = None
 
 
 @dataclass(frozen=True)

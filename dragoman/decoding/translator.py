@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from dragoman.config import SearchConfig
@@ -290,14 +291,16 @@ class Translator:
             rest = restore_case(text[given:], line.casing, self.config.target_language)
             text = text[:given] + rest
         scored = [hypothesis.token_log_probs for hypothesis in chosen]
+        pieces = [self.tokenizer.pieces(hypothesis.tokens) for hypothesis in chosen]
         return Candidate(
             text,
             sum(hypothesis.score for hypothesis in chosen),
             sum(hypothesis.log_prob for hypothesis in chosen),
-            [token for h in chosen for token in self.tokenizer.pieces(h.tokens)],
+            list(chain.from_iterable(pieces)),
             None if None in scored else [p for part in scored for p in part or []],
             chosen[0].attention if last == 0 else None,
             chosen[0].utility if last == 0 else None,
+            None if None in scored else list(chain.from_iterable(map(_with_end, pieces, chosen))),
         )
 
     def _between(self, gap: str) -> str:
@@ -366,3 +369,9 @@ class Translator:
             request = replace(request, recorder=recorder_of([traces[piece] for piece in pieces]))
         found = self.engine.search([piece.ids for piece in pieces], request)
         return dict(zip(pieces, found, strict=True))
+
+
+def _with_end(tokens: list[str], hypothesis: Hypothesis) -> list[str]:
+    """The tokens, and the end where it has a log-probability: what was cut off has none."""
+    scored = hypothesis.token_log_probs or []
+    return [*tokens, "</s>"] if len(scored) > len(tokens) else tokens

@@ -3,13 +3,14 @@
 import difflib
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dragoman.evaluation.comparison import Comparison, System
 from dragoman.evaluation.page_parts import SCRIPT, STYLE
+from dragoman.evaluation.placeholders import Survival
 from dragoman.evaluation.table import show_p_value, show_score
 from dragoman.text.languages import UNSPACED, base_code
 from dragoman.text.lines import atomic_write
@@ -42,10 +43,11 @@ def write_page(
     systems: Sequence[System],
     references: Sequence[Sequence[str]],
     sources: Sequence[str] | None,
+    survivals: Mapping[str, Survival],
 ) -> None:
-    """Write the page, atomically; under 3 MB, however long the texts."""
+    """Write the page, atomically; under 3 MB, however long the texts. survivals: by system name."""
     texts = _Texts(systems, references, sources, base_code(comparison.language) in UNSPACED)
-    content = "".join(_page(comparison, texts)).encode("utf-8", "backslashreplace")
+    content = "".join(_page(comparison, texts, survivals)).encode("utf-8", "backslashreplace")
     with atomic_write(path) as stream:
         stream.write(content)
 
@@ -79,7 +81,9 @@ def differences(first: str, second: str, unspaced: bool) -> list[tuple[str, bool
     return runs
 
 
-def _page(comparison: Comparison, texts: _Texts) -> Iterator[str]:
+def _page(
+    comparison: Comparison, texts: _Texts, survivals: Mapping[str, Survival]
+) -> Iterator[str]:
     names = " · ".join(system.name for system in comparison.systems)
     yield '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
@@ -90,6 +94,7 @@ def _page(comparison: Comparison, texts: _Texts) -> Iterator[str]:
     yield f"reference{'' if comparison.references == 1 else 's'}, "
     yield f"into {_escape(comparison.language)}</p>"
     yield from _table(comparison)
+    yield from _placeholders(survivals)
     yield from _charts(comparison)
     yield from _sentences(comparison, texts)
     yield "</main></body></html>\n"
@@ -117,6 +122,20 @@ def _table(comparison: Comparison) -> Iterator[str]:
         yield f'<p class="grey">{_escape(name)}: <code>{_escape(signature)}</code></p>'
     if comparison.note:
         yield f"<p>Note: {_escape(comparison.note)}</p>"
+
+
+def _placeholders(survivals: Mapping[str, Survival]) -> Iterator[str]:
+    """How many placeholders each system kept; nothing where the source has none."""
+    counted = {name: kept for name, kept in survivals.items() if kept.share is not None}
+    if not counted:
+        return
+    yield '<h2>Placeholders kept unchanged</h2><div class="wide"><table>'
+    yield '<tr><th scope="col">System</th><th scope="col">Kept</th></tr>'
+    for name, survival in counted.items():
+        share = 100 * (survival.share or 0.0)
+        yield f'<tr><th scope="row">{_escape(name)}</th>'
+        yield f"<td>{survival.kept:,} of {survival.total:,} ({share:.1f}%)</td></tr>"
+    yield "</table></div>"
 
 
 def _charts(comparison: Comparison) -> Iterator[str]:

@@ -111,9 +111,9 @@ def _head(languages: str, config: Config, log: TrainingLog) -> str:
         ("BLEU", _number(end, "bleu", "{:.2f}")),
         ("chrF2", _number(end, "chrf", "{:.2f}")),
         ("perplexity, validation", _number(end, "perplexity", "{:.3f}") or _perplexity(best)),
-        ("target tokens/s, all of it", _number(end, "tokens_per_second", "{:,.0f}")),
-        ("target tokens/s, updates", _median(log, "tokens_per_second", "{:,.0f}")),
-        ("of the matrix-product peak", _median(log, "utilization", "{:.1f}%")),
+        ("tokens/s, the whole run", _number(end, "tokens_per_second", "{:,.0f}")),
+        ("tokens/s, updates alone", _median(log, "tokens_per_second", "{:,.0f}")),
+        ("of the matrix-product peak, updates alone", _median(log, "utilization", "{:.1f}%")),
         ("parameters", _number(start, "parameters", "{:,.0f}")),
         ("training pairs", _number(start, "pairs", "{:,.0f}")),
     ]
@@ -163,7 +163,7 @@ def _curves(log: TrainingLog) -> str:
     for name, title, unit, tone in (
         ("learning_rate", "Learning rate", "of the optimizer", 0),
         ("tokens_per_second", "Speed", "target tokens a second, updates alone", 2),
-        ("utilization", "Utilization", "% of the measured matrix-product peak", 3),
+        ("utilization", "Utilization", "% of the matrix-product peak, updates alone", 3),
         ("gradient_norm", "Gradient norm", "before clipping", 1),
     ):
         charts.append(Chart(title, unit, [Line(title, *log.column("train", name), tone)]))
@@ -210,7 +210,7 @@ def _course(log: TrainingLog, checkpoints: Path) -> str:
     for name, field, form in (
         ("target tokens", "tokens", "{:,.0f}"),
         ("target tokens/s, validation and checkpoints included", "tokens_per_second", "{:,.0f}"),
-        ("utilization over all of it", "utilization", "{:.1f}%"),
+        ("utilization, validation and checkpoints included", "utilization", "{:.1f}%"),
     ):
         if value := _number(end, field, form):
             rows.append([name, value])

@@ -80,6 +80,7 @@ class Chart:
 </div><div class="plot" tabindex="0" role="img" aria-label="{escape(self.describe())}">
 <svg viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none" aria-hidden="true">
 {"".join(drawn)}</svg><div class="cursor" hidden></div></div>
+<div class="axis" aria-hidden="true">step</div>
 <div class="steps" aria-hidden="true">{_step_labels(last_step)}</div></div>
 <p class="readout" aria-live="polite">{escape(self.mark[1]) if self.mark else "&nbsp;"}</p>
 <script type="application/json">{_data(shown, clock)}</script>

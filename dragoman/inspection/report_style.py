@@ -36,8 +36,10 @@ figcaption { font-weight: 600; }
 .tone0 { color: var(--tone0); } .tone1 { color: var(--tone1); }
 .tone2 { color: var(--tone2); } .tone3 { color: var(--tone3); }
 .frame { display: grid; grid-template-columns: 3.4rem 1fr; margin: .6rem .6rem 0 0; }
-.scale, .steps { position: relative; font-size: .75rem; color: var(--soft); white-space: nowrap; }
+.scale, .steps, .axis { position: relative; font-size: .75rem; color: var(--soft);
+  white-space: nowrap; }
 .scale span { position: absolute; right: .5rem; transform: translateY(-50%); }
+.axis { top: .2rem; padding-right: .5rem; text-align: right; }
 .steps { grid-column: 2; height: 1.3rem; }
 .steps span { position: absolute; top: .2rem; transform: translateX(-50%); }
 .plot { position: relative; height: 11rem; cursor: crosshair; touch-action: pan-y; }

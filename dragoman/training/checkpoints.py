@@ -23,6 +23,7 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 
+CHECKPOINTS = "checkpoints"
 _FILES = ("model.safetensors", "optimizer.safetensors")
 _ONE_TRAINING = "name whole checkpoints of one training"
 
@@ -66,6 +67,11 @@ def write_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
 def step_name(step: int) -> str:
     """The name of a checkpoint's folder."""
     return f"step-{step:08d}"
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step that a checkpoint folder is of."""
+    return int(path.name.removeprefix("step-"))
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -118,7 +124,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 def prune_checkpoints(folder: Path, keep: set[int]) -> None:
     """Delete every checkpoint but those of the given steps."""
     for path in list_checkpoints(folder):
-        if int(path.name.removeprefix("step-")) not in keep:
+        if checkpoint_step(path) not in keep:
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -16,6 +16,7 @@ from dragoman.errors import UserError
 from dragoman.model.adapters import load_trained_weights, trained_weights
 from dragoman.model.transformer import Transformer
 from dragoman.training.checkpoints import (
+    CHECKPOINTS,
     Checkpoint,
     list_checkpoints,
     load_latest,
@@ -103,7 +104,7 @@ class Trainer:
     @property
     def checkpoints(self) -> Path:
         """Where the checkpoints are."""
-        return self.folder / "checkpoints"
+        return self.folder / CHECKPOINTS
 
     def resume(self, warn: Callable[[str], None]) -> bool:
         """Go back to the newest whole checkpoint; False when there is none."""
