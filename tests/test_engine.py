@@ -276,3 +276,14 @@ def test_the_command_line_chooses_an_engine(dragoman: Callable[..., Any], folder
     refused = translate("--engine", "ctranslate2", "--set", "search.sample=true")
     assert refused.status == 2 and "hint: use --engine" in refused.err
     assert translate("--engine", "marian").status == 2
+
+
+def test_opening_the_fast_engine_leaves_the_threads_of_pytorch(folder: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        engine = open_engine(folder, EngineChoice(engine="ctranslate2", precision="float32"))
+        engine.search([[5, 6, 7]], Request(engine.config.search))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

@@ -213,6 +213,7 @@ def test_a_preparation_killed_at_any_moment_comes_out_the_same(tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Ray among its own parts
 def test_ray_data_gives_the_same_bytes(tmp_path: Path, small_chunks: None) -> None:
     pytest.importorskip("ray.data", reason="Ray is not installed: pip install 'dragoman[scale]'")
     from dragoman.scale.ray_data import RayData

@@ -10,6 +10,7 @@ Shapes: N beams.
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,15 +110,18 @@ class CTranslate2Engine:
             files = {path.name: path.read_bytes() for path in self._folder.iterdir()}
             files["vmap.txt"] = vocabulary_map(found, self._names)
             self._has_shortlist = True
-        return ctranslate2.Translator(
-            str(self._folder),
-            device="cpu",
-            compute_type=self.precision,
-            inter_threads=self._workers,
-            intra_threads=1,  # one worker of two threads is far slower than two of one
-            max_queued_batches=-1,
-            files=files,
-        )
+        options: dict[str, Any] = {
+            "device": "cpu",
+            "compute_type": self.precision,
+            "inter_threads": self._workers,
+            "intra_threads": 1,  # one worker of two threads is far slower than two of one
+            "max_queued_batches": -1,
+            "files": files,
+        }
+        # CTranslate2 sets the OpenMP threads of the thread that opens it to intra_threads: in this
+        # one, PyTorch would compute on one core from then on.
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(ctranslate2.Translator, str(self._folder), **options).result()
 
     def _opened(self, shortlist: bool) -> ctranslate2.Translator:
         """The model for a search; it is opened anew when first one has a shortlist."""
