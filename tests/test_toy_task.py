@@ -1,4 +1,4 @@
-"""A task that must be learned: words of ten letters, backwards, through the whole of the library."""
+"""A task that must be learned: words of ten letters, backwards, through all of the library."""
 
 import random
 from pathlib import Path
