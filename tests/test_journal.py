@@ -227,17 +227,16 @@ def test_a_job_says_that_it_goes_on_and_ends_in_the_same_file(
 
 
 def test_an_interrupt_ends_it_at_once_with_whole_lines(model: Path, tmp_path: Path) -> None:
-    process = start(
-        "translate", "--model", model, "-", stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(b"the cat\n")
-    process.stdin.flush()
-    assert process.stdout.readline().endswith(b"\n")  # answered though more may come
-    process.send_signal(signal.SIGINT)
-    # stdin is still open: it must not wait for more of it.
-    assert process.wait(60) == 130
-    out, err = process.stdout.read(), process.stderr.read()  # type: ignore[union-attr]
+    command = ("translate", "--model", model, "-")
+    with start(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(b"the cat\n")
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(b"\n")  # answered though more may come
+        process.send_signal(signal.SIGINT)
+        # stdin is still open: it must not wait for more of it.
+        assert process.wait(60) == 130
+        out, err = process.stdout.read(), process.stderr.read()  # type: ignore[union-attr]
     assert out == b""
     assert b"Traceback" not in err and b"terminate" not in err
 
