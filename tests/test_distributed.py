@@ -358,7 +358,8 @@ def test_a_job_that_is_killed_and_stopped_goes_on_by_the_same_command(tmp_path: 
     assert job.said().count("Traceback") == 1, job.said()  # torchrun's own
 
     with Job(tmp_path, "--resume") as job:
-        job.wait_for(lambda: "going on from step" in job.said())
+        job.wait_for(lambda: "on 2 x cpu in" in job.said())  # both heed signals by then
+        assert "going on from step" in job.said()
         job.signal(1, signal.SIGTERM)
         assert job.process.wait(SECONDS_TO_END) != 0
     assert job.said().count("stopped at step") == 1, job.said()
