@@ -15,7 +15,7 @@ from dragoman.decoding.native import NativeEngine
 from dragoman.decoding.translator import Translator
 from dragoman.model.folder import LoadedModel, load_model, save_model
 from dragoman.model.transformer import Transformer
-from dragoman.training.checkpoints import average_checkpoints
+from dragoman.training.checkpoints import average_checkpoints, list_checkpoints
 from dragoman.training.distributed import Ranks
 from dragoman.training.objective import validation_nll
 from dragoman.training.trainer import Trainer
@@ -71,7 +71,7 @@ def test_reversing_words_is_learned(tmp_path: Path) -> None:
     events: list[dict[str, Any]] = []
     trainer = Trainer(config, model, store, tmp_path / "run", Ranks(cpu), validate, events.append)
     trainer.run()
-    weights = average_checkpoints(trainer.averaged_paths())
+    weights = average_checkpoints(list_checkpoints(trainer.checkpoints)[-2:])
     save_model(tmp_path / "model", config, tokenizer, weights, "words, backwards")
     loaded: LoadedModel = load_model(tmp_path / "model")
     translations = Translator(NativeEngine(loaded)).translate(held_out)

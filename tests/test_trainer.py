@@ -239,8 +239,8 @@ def test_early_stopping_waits_for_patience_and_keeps_the_best(
     assert (trainer.state.step, trainer.state.best_step, trainer.state.best_nll) == (10, 4, 4.0)
     steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(trainer.checkpoints)]
     assert steps == [4, 8, 10]  # the best, and the two that are averaged
-    assert [path.name for path in trainer.averaged_paths()] == ["step-00000008", "step-00000010"]
-    average = average_checkpoints(trainer.averaged_paths())
+    assert trainer.averaged_steps == {8, 10}
+    average = average_checkpoints(list_checkpoints(trainer.checkpoints)[-2:])
     assert average.keys() == trainer.model.state_dict().keys()
     # Resumed, it is as finished as it was.
     again, _ = make_trainer(store, tmp_path, config, lambda model: {"nll": next(losses)})

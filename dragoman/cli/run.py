@@ -244,9 +244,8 @@ def _select(run: Run, trainer: Trainer, validation: Validation) -> Selection:
     def warn(problem: str) -> None:
         say(f"warning: {problem}")
 
-    averaged = set(state.validated_steps[-settings.average_checkpoints :])
     paths = list_checkpoints(trainer.checkpoints)
-    chosen = select_weights(paths, averaged, state.best_step, measure, warn)
+    chosen = select_weights(paths, trainer.averaged_steps, state.best_step, measure, warn)
     load_trained_weights(model, chosen.weights)
     if settings.lora_rank:
         keep_and_merge(model, run.config, run.work / ADAPTER_FOLDER)

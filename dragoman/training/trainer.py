@@ -18,7 +18,6 @@ from dragoman.model.transformer import Transformer
 from dragoman.training.checkpoints import (
     CHECKPOINTS,
     Checkpoint,
-    list_checkpoints,
     load_latest,
     prune_checkpoints,
     write_checkpoint,
@@ -333,14 +332,10 @@ class Trainer:
 
     def _write(self, checkpoint: Checkpoint) -> None:
         write_checkpoint(self.checkpoints, self.state.step, checkpoint)
-        recent = self.state.validated_steps[-self.settings.average_checkpoints :]
-        prune_checkpoints(self.checkpoints, {*recent, self.state.best_step, self.state.step})
+        kept = {*self.averaged_steps, self.state.best_step, self.state.step}
+        prune_checkpoints(self.checkpoints, kept)
 
-    def averaged_paths(self) -> list[Path]:
-        """The checkpoints that the final model is the average of (section 6.1)."""
-        recent = set(self.state.validated_steps[-self.settings.average_checkpoints :])
-        return [
-            path
-            for path in list_checkpoints(self.checkpoints)
-            if int(path.name.removeprefix("step-")) in recent
-        ]
+    @property
+    def averaged_steps(self) -> set[int]:
+        """Steps of the checkpoints that the final model may be the average of (section 6.1)."""
+        return set(self.state.validated_steps[-self.settings.average_checkpoints :])
