@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dragoman.model.fused import ragged_attention
 from dragoman.model.layers import Linear, dropout
-from dragoman.model.layout import Layout
+from dragoman.model.layout import Layout, Ragged
 
 # On a CPU two batched matrix products beat the fused kernel up to about this many scores a head,
 # above it the fused kernel's O(n) memory wins.
@@ -108,8 +109,7 @@ class MultiHeadAttention(nn.Module):
 
     def project_query(self, x: Tensor, layout: Layout) -> Tensor:
         """(..., D) -> (B, H, Q, K)."""
-        weight = self.in_projection.weight[: self.heads * self.d_k]
-        return layout.split_heads(functional.linear(x, weight.to(x.dtype)), 1, self.heads)[0]
+        return layout.split_heads(self.query_rows(x), 1, self.heads)[0]
 
     def project_memory(self, memory: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """Keys and values of the encoder's output: (..., D) -> (B, H, S, K), (B, H, S, W)."""
@@ -122,6 +122,28 @@ class MultiHeadAttention(nn.Module):
         return layout.split_heads(keys, 1, self.heads)[0], layout.split_heads(
             values, 1, self.heads
         )[0]
+
+    def attend_rows(self, x: Tensor, memory: Tensor | None, ragged: Ragged) -> Tensor:
+        """Attention of packed rows to themselves or to `memory_rows`, then W^O.
+
+        (R, D) -> (R, D).
+        """
+        rate = self.dropout_rate if self.training else 0.0
+        queries = self.in_projection(x) if memory is None else self.query_rows(x)
+        joined: Tensor = self.out_projection(
+            ragged_attention(queries, memory, ragged, self.heads, rate)
+        )
+        return joined
+
+    def query_rows(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., H * K)."""
+        weight = self.in_projection.weight[: self.heads * self.d_k]
+        return functional.linear(x, weight.to(x.dtype))
+
+    def memory_rows(self, memory: Tensor) -> Tensor:
+        """Keys and values of the encoder's output as packed rows: (R, D) -> (R, 2 * H * K)."""
+        weight = self.in_projection.weight[self.heads * self.d_k :]
+        return functional.linear(memory, weight.to(memory.dtype))
 
     def attend(
         self,

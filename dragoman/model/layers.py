@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from dragoman.model import fused
+from dragoman.model.kernels import usable
+
 LAYER_NORM_EPSILON = 1e-6  # tensor2tensor's; the paper states none
 
 
@@ -43,6 +46,8 @@ class LayerNorm(nn.Module):
         """(..., width) -> the same."""
         weight: Tensor = self.weight
         bias: Tensor = self.bias
+        if self.training and usable(x):
+            return fused.layer_norm(x, weight, bias, LAYER_NORM_EPSILON)
         if x.device.type != "cpu":  # a CPU's kernel takes float32 weights beside bfloat16
             weight, bias = weight.to(x.dtype), bias.to(x.dtype)
         return functional.layer_norm(x, x.shape[-1:], weight, bias, LAYER_NORM_EPSILON)
@@ -58,6 +63,8 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return x
     if x.device.type != "cpu":
         return functional.dropout(x, rate)
+    if usable(x):
+        return fused.add_dropout(None, x, rate)
     return _byte_dropout(x, rate)
 
 
@@ -65,6 +72,8 @@ def add_dropout(x: Tensor, y: Tensor, rate: float) -> Tensor:
     """x + dropout(y) in one pass less; shapes and dtypes equal."""
     if rate == 0.0 or x.device.type != "cpu":
         return x + dropout(y, rate)
+    if usable(x):
+        return fused.add_dropout(x, y, rate)
     return _add_byte_dropout(x, y, rate)
 
 
@@ -136,8 +145,13 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""
-        hidden = self.inner(x).relu()  # (..., D) -> (..., F)
-        output: Tensor = self.outer(dropout(hidden, self.dropout_rate if self.training else 0.0))
+        rate = self.dropout_rate if self.training else 0.0
+        hidden = self.inner(x)  # (..., D) -> (..., F)
+        if self.training and usable(hidden):
+            hidden = fused.relu_dropout(hidden, rate)
+        else:
+            hidden = dropout(hidden.relu(), rate)
+        output: Tensor = self.outer(hidden)
         return output
 
 

@@ -9,10 +9,12 @@ every shape: a CPU's library compiles a product anew for each.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 _MULTIPLE = 64
 
@@ -62,6 +64,12 @@ class Packed:
         self.ids = self.pack(ids)  # (R,)
         self.positions = self._real % self.length  # (R,)
         self._indices: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self._lengths = (ids != 0).sum(dim=1)
+
+    @property
+    def starts(self) -> Tensor:
+        """The first row of each sentence and, at the end, the first spare row: (B + 1,)."""
+        return functional.pad(self._lengths.cumsum(0), (1, 0))
 
     def pack(self, values: Tensor) -> Tensor:
         """One value a position -> one a row, zero in the spare ones: (B, T) -> (R,)."""
@@ -95,6 +103,25 @@ class Packed:
             to_rows = to_rows * self.length + position[:, None, None]
             self._indices[parts, heads] = to_heads.flatten(), to_rows.flatten()
         return self._indices[parts, heads]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Of packed rows, which keys a query may attend to: those of its own sentence.
+
+    causal: of these, none that stands later. Takes the place of a mask.
+    """
+
+    query_starts: Tensor  # (B + 1,) int64
+    key_starts: Tensor
+    causal: bool
+    tokens: int  # rows of queries that are not spare
+    keys: int
+
+    @staticmethod
+    def between(queries: "Packed", keys: "Packed", causal: bool = False) -> "Ragged":
+        """For queries and keys of the same sentences."""
+        return Ragged(queries.starts, keys.starts, causal, queries.tokens, keys.tokens)
 
 
 class _Gather(torch.autograd.Function):

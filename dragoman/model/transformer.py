@@ -13,10 +13,13 @@ from dragoman.config import ModelConfig
 from dragoman.model.attention import MultiHeadAttention, causal_mask
 from dragoman.model.cache import DecoderCache, LayerCache
 from dragoman.model.embedding import Embedding
+from dragoman.model.kernels import WIDTH, usable
 from dragoman.model.layers import FeedForward, LayerNorm, Residual
-from dragoman.model.layout import PADDED, Layout, Packed
+from dragoman.model.layout import PADDED, Layout, Packed, Ragged
 
 PAD = 0
+# Longer sentences than this are for matrix products: their units outrun vectors.
+_RAGGED_LENGTH = 256
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,15 @@ class AttentionMaps:
     encoder: list[Tensor]
     decoder: list[Tensor]
     cross: list[Tensor]
+
+
+@dataclass(frozen=True)
+class RaggedMemory:
+    """What a decoder layer attends to where rows are packed and the kernels do the attention."""
+
+    rows: Tensor  # keys and values of the encoder's output, (R, 2 * H * K)
+    own: Ragged  # the target to itself
+    across: Ragged  # the target to the source
 
 
 def make_attention(config: ModelConfig) -> MultiHeadAttention:
@@ -49,13 +61,17 @@ class EncoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        mask: Tensor | None,
+        mask: Tensor | Ragged | None,
         layout: Layout = PADDED,
         maps: list[Tensor] | None = None,
     ) -> Tensor:
         """(..., D) -> (..., D), by default (B, S, D); mask (B or 1, 1, S or 1, S)."""
-        operands = self.self_attention.project_self(self.self_residual.before(x), layout)
-        attended = self.self_attention.attend(operands, mask, layout, maps)
+        normed = self.self_residual.before(x)
+        if isinstance(mask, Ragged):
+            attended = self.self_attention.attend_rows(normed, None, mask)
+        else:
+            operands = self.self_attention.project_self(normed, layout)
+            attended = self.self_attention.attend(operands, mask, layout, maps)
         x = self.self_residual.after(x, attended)
         transformed = self.feed_forward(self.feed_forward_residual.before(x))
         return self.feed_forward_residual.after(x, transformed)
@@ -77,9 +93,9 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        memory: LayerCache,
-        self_mask: Tensor,
-        source_mask: Tensor | None,
+        memory: "LayerCache | RaggedMemory",
+        self_mask: Tensor | None = None,
+        source_mask: Tensor | None = None,
         cached: bool = False,
         layout: Layout = PADDED,
         maps: AttentionMaps | None = None,
@@ -88,18 +104,25 @@ class DecoderLayer(nn.Module):
 
         cached: x is one step and attends to all steps before it.
         """
-        query, key, value = self.self_attention.project_self(self.self_residual.before(x), layout)
-        if cached:
-            key, value = memory.append(key, value)
-        attended = self.self_attention.attend(
-            (query, key, value), self_mask, layout, maps.decoder if maps else None
-        )
-        x = self.self_residual.after(x, attended)
-        query = self.cross_attention.project_query(self.cross_residual.before(x), layout)
-        operands = (query, memory.memory_key, memory.memory_value)
-        attended = self.cross_attention.attend(
-            operands, source_mask, layout, maps.cross if maps else None
-        )
+        if isinstance(memory, RaggedMemory):
+            normed = self.self_residual.before(x)
+            attended = self.self_attention.attend_rows(normed, None, memory.own)
+            x = self.self_residual.after(x, attended)
+            normed = self.cross_residual.before(x)
+            attended = self.cross_attention.attend_rows(normed, memory.rows, memory.across)
+        else:
+            operands = self.self_attention.project_self(self.self_residual.before(x), layout)
+            if cached:
+                operands = (operands[0], *memory.append(*operands[1:]))
+            attended = self.self_attention.attend(
+                operands, self_mask, layout, maps.decoder if maps else None
+            )
+            x = self.self_residual.after(x, attended)
+            query = self.cross_attention.project_query(self.cross_residual.before(x), layout)
+            operands = (query, memory.memory_key, memory.memory_value)
+            attended = self.cross_attention.attend(
+                operands, source_mask, layout, maps.cross if maps else None
+            )
         x = self.cross_residual.after(x, attended)
         transformed = self.feed_forward(self.feed_forward_residual.before(x))
         return self.feed_forward_residual.after(x, transformed)
@@ -160,6 +183,8 @@ class Transformer(nn.Module):
     def packed_hidden(self, source: Tensor, target_in: Tensor) -> tuple[Tensor, Packed]:
         """What `hidden` gives, as packed rows (R, D), and how target_in was packed."""
         source_layout, target_layout = Packed(source), Packed(target_in)
+        if self._kernels_attend(source.shape[1], target_in.shape[1]):
+            return self._ragged_hidden(source_layout, target_layout), target_layout
         source_mask = padding_mask(source)
         x = self.embedding.rows(source_layout)
         for layer in self.encoder:
@@ -171,6 +196,37 @@ class Transformer(nn.Module):
             cache = LayerCache(*layer.cross_attention.project_memory(memory, source_layout))
             x = layer(x, cache, mask, source_mask, layout=target_layout)
         return self.decoder_norm(x), target_layout
+
+    def _ragged_hidden(self, source: Packed, target: Packed) -> Tensor:
+        """The same where attention takes the packed rows as they are."""
+        memory = self.encode_rows(source)
+        own, across = Ragged.between(target, target, causal=True), Ragged.between(target, source)
+        x = self.embedding.rows(target)
+        for layer in self._decoder_layers():
+            rows = layer.cross_attention.memory_rows(memory)
+            x = layer(x, RaggedMemory(rows, own, across))
+        states: Tensor = self.decoder_norm(x)
+        return states
+
+    def encode_rows(self, source: Packed) -> Tensor:
+        """What `encode` gives, as packed rows (R, D), by the kernels."""
+        within = Ragged.between(source, source)
+        x = self.embedding.rows(source)
+        for layer in self.encoder:
+            x = layer(x, within)
+        memory: Tensor = self.encoder_norm(x)
+        return memory
+
+    def _kernels_attend(self, source_length: int, target_length: int) -> bool:
+        """Whether attention in one pass over packed rows is possible, and faster than products."""
+        config = self.config
+        return (
+            max(source_length, target_length) <= _RAGGED_LENGTH
+            and config.key_width == config.value_width
+            and config.key_width % WIDTH == 0
+            and config.d_model % WIDTH == 0
+            and usable(self.embedding.weight)
+        )
 
     def start(self, memory: Tensor, source: Tensor, beams: int) -> DecoderCache:
         """The cache before the first step; the memory's keys and values are computed here, once."""

@@ -10,6 +10,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from dragoman.model import fused
+from dragoman.model.kernels import usable
+
 # Rows whose logits are in a CPU's cache at once.
 _CPU_ROWS = 256
 # Rows whose probabilities are held for the two gradient products.
@@ -104,9 +107,15 @@ class _Block:
         probabilities = hidden.new_empty(hidden.shape[0], output.shape[0])
         step = _CPU_ROWS if hidden.device.type == "cpu" else _BLOCK_ROWS
         logits = hidden.new_empty(min(step, hidden.shape[0]), output.shape[0])
+        kernels = usable(logits)
         for start in range(0, hidden.shape[0], step):
             rows = slice(start, start + step)
             labels, counts = self.labels[rows, None], self.counts[rows].double()
+            if kernels:
+                chunk = torch.mm(hidden[rows], output.t(), out=probabilities[rows])
+                found = fused.softmax_(chunk, self.labels[rows])
+                totals += torch.stack([(one.double() * counts[:, 0]).sum() for one in found])
+                continue
             chunk = torch.mm(hidden[rows], output.t(), out=logits[: len(labels)])
             torch.softmax(chunk, dim=1, out=probabilities[rows])
             nll = -probabilities[rows].gather(1, labels).double().log()

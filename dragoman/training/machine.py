@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from dragoman import __version__
+from dragoman.model.kernels import kernels
 
 _GIB = 1024**3
 
@@ -15,7 +16,8 @@ _GIB = 1024**3
 def machine_facts(device: torch.device) -> dict[str, str | int | float]:
     """Time (UTC), hardware and versions, without the name of the machine or of a person.
 
-    `cores` are those this process may use, `threads` those a matrix product takes.
+    `kernels` tells whether the CPU's compiled kernels are in use, or why not. `cores` are those
+    this process may use, `threads` those a matrix product takes.
     """
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -23,6 +25,7 @@ def machine_facts(device: torch.device) -> dict[str, str | int | float]:
         "processor": _processor(device),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cores(),
         "threads": torch.get_num_threads(),
+        "kernels": kernels().reason or "compiled",
         "memory_gib": _memory_gib(device),
         "system": f"{platform.system()} {platform.machine()}",
         "dragoman": __version__,
