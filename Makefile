@@ -2,6 +2,7 @@ PYTHON ?= python3
 TARGET ?= de
 BIN := .venv/bin
 READY := .venv/.ready
+SITE_READY := .venv/.site-ready
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test docs lint clean
@@ -21,12 +22,14 @@ lint: $(READY) ## Formatting, lint and types only
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict dragoman
 
-docs: $(READY) ## Write docs/cli.md and docs/settings.md anew from the code
+docs: $(SITE_READY) ## Write docs/cli.md and docs/settings.md anew, and the documentation as a site (site/)
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/python docs/generate_settings.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open site/index.html, or serve it: $(BIN)/python -m http.server -d site"
 
 clean: ## Remove the environment and every cache of a tool, but no model and no download
-	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist site *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find dragoman tests docs benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so that an installation cut short is taken up again.
@@ -34,4 +37,8 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	@echo "Installing Dragoman and what it needs into .venv (some minutes the first time) ..."
 	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(SITE_READY): $(READY)
+	$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@

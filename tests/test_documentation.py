@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,6 +110,63 @@ def test_the_settings_page_is_current() -> None:
         [sys.executable, str(generator), "--check"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, "docs/settings.md is not what the settings are: run `make docs`"
+
+
+def test_the_names_on_the_python_page_exist() -> None:
+    names = re.findall(r"(?m)^::: (\S+)$", (ROOT / "docs" / "api.md").read_text("utf-8"))
+    assert len(names) > 5
+    assert all(resolve(name) for name in names)
+
+
+def misnamed(command: list[str]) -> list[str]:
+    """The words of a command line that are no command and no option of `dragoman`."""
+    from typer.main import get_command
+
+    from dragoman.cli import app
+
+    names: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+    words = [word.partition("=")[0] for word in command]
+    if not words or not re.fullmatch("[a-z-]+", words[0]) or words[0].startswith("--"):
+        return []
+    if words[0] not in names:
+        return words[:1]
+    known = {"--help"}.union(*(parameter.opts for parameter in names[words[0]].params))
+    return [word for word in words if re.match("--[a-z]", word) and word not in known]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_and_options_in_the_text_exist(page: Path) -> None:
+    text = FENCE.sub("", page.read_text("utf-8"))
+    commands = re.findall(r"`dragoman ([^`]+)`", text)
+    assert [wrong for command in commands for wrong in misnamed(command.split())] == []
+
+
+def test_a_wrong_option_is_seen() -> None:
+    assert misnamed(["train", "--out", "x", "--sorce=y", "--help"]) == ["--sorce"]
+    assert misnamed(["trian", "--out"]) == ["trian"]
+    assert misnamed(["--version"]) == []
+
+
+def test_the_chinese_readme_keeps_up_with_the_english_one() -> None:
+    english, chinese = (
+        (ROOT / name).read_text("utf-8") for name in ("README.md", "README.zh-CN.md")
+    )
+    # Headings by level, rows of tables, items of lists.
+    for mark in (r"^(#+) ", r"^(\|)", r"^(-) "):
+        outside = [FENCE.sub("", text) for text in (english, chinese)]
+        first, second = (re.findall(mark, text, re.MULTILINE) for text in outside)
+        assert first == second, mark
+    blocks = [[match[0] for match in FENCE.finditer(text)] for text in (english, chinese)]
+    assert blocks[0] == blocks[1]
+    for what in (CODE, LINK, re.compile(r"\d+\.\d+")):
+        # Each language links the other one.
+        first, second = (set(what.findall(FENCE.sub("", text))) for text in (english, chinese))
+        assert first ^ second <= {"README.md", "README.zh-CN.md"}, what
+
+
+def test_pictures_of_the_documents_are_small() -> None:
+    pictures = [path for path in (ROOT / "docs" / "images").iterdir() if path.is_file()]
+    assert [path.name for path in pictures if path.stat().st_size >= 150_000] == []
 
 
 def test_no_figure_waits_to_be_filled_in() -> None:
