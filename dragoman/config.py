@@ -127,7 +127,7 @@ class SearchConfig(_Settings):
     top_p: float = Field(1.0, gt=0, le=1, description="least probability of those drawn from")
     epsilon: float = Field(0.02, ge=0, lt=1, description="less probable symbols are not drawn")
     seed: int = Field(1, ge=0, lt=2**32, description="of a sample")
-    batch_tokens: int = Field(4000, ge=16, description="padded source tokens x beam of one batch")
+    batch_tokens: int = Field(16000, ge=16, description="padded source tokens x beam of a batch")
     shortlist: bool = Field(False, description="only subwords that training saw with the source's")
     precision: Literal["auto", "float32", "bfloat16", "int8"] = Field(
         "auto", description="int8: ctranslate2 only; bfloat16: native only"

@@ -14,6 +14,7 @@ from dragoman.config import SearchConfig
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.engine import Request
 from dragoman.decoding.ensemble import EnsembleState, EnsembleStep, mean_probability
+from dragoman.decoding.log_probs import LogProbs
 from dragoman.decoding.native import NativeEngine
 from dragoman.decoding.search import Limits, State, beam_search
 from dragoman.decoding.translator import Translator
@@ -56,8 +57,8 @@ def test_every_state_is_reordered() -> None:
         def reorder(self, rows: Tensor) -> None:
             self.prefixes = [list(self.prefixes[row]) for row in rows.tolist()]
 
-    def knows(parity: int) -> Callable[[Tensor, State], tuple[Tensor, State]]:
-        def step(ids: Tensor, state: State) -> tuple[Tensor, State]:
+    def knows(parity: int) -> Callable[[Tensor, State], tuple[LogProbs, State]]:
+        def step(ids: Tensor, state: State) -> tuple[LogProbs, State]:
             assert isinstance(state, Follows)
             if state.started:
                 for prefix, symbol in zip(state.prefixes, ids.tolist(), strict=True):
@@ -69,7 +70,7 @@ def test_every_state_is_reordered() -> None:
                 if prefix == path[:place] and (place % 2 == parity or place == len(path)):
                     rows[row] = 0.01
                     rows[row, path[place] if place < len(path) else 1] = 0.97
-            return rows.log(), state
+            return LogProbs(rows.log()), state
 
         return step
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from dragoman.decoding.log_probs import LogProbs
 from dragoman.decoding.sampling import Narrowing, narrow, sample, seed_of
 from dragoman.decoding.search import Limits, State
 
@@ -36,14 +37,14 @@ def log_probs_of(sentence: int, prefix: tuple[int, ...]) -> Tensor:
     return logits.log_softmax(0)
 
 
-def step(ids: Tensor, state: State) -> tuple[Tensor, State]:
+def step(ids: Tensor, state: State) -> tuple[LogProbs, State]:
     assert isinstance(state, Rows)
     assert 0 <= int(ids.min()) <= int(ids.max()) < VOCABULARY
     if state.started:
         grown = zip(state.rows, ids.tolist(), strict=True)
         state.rows = [(sentence, (*prefix, symbol)) for (sentence, prefix), symbol in grown]
     state.started = True
-    return torch.stack([log_probs_of(*row) for row in state.rows]), state
+    return LogProbs(torch.stack([log_probs_of(*row) for row in state.rows])), state
 
 
 def limits_for(sentences: list[int], count: int, length: int = 6) -> Limits:

@@ -23,6 +23,7 @@ from invented_model import (
 from torch import Tensor
 
 from dragoman.decoding.hypothesis import length_penalty
+from dragoman.decoding.log_probs import LogProbs
 from dragoman.decoding.search import Limits, State, beam_search
 
 
@@ -66,7 +67,7 @@ def test_length_five() -> None:
 def test_the_search_waits_for_what_the_length_penalty_may_still_favor() -> None:
     """At once the end has half the probability; after one symbol the rest is certain, and long."""
 
-    def patient_step(ids: Tensor, state: State) -> tuple[Tensor, State]:
+    def patient_step(ids: Tensor, state: State) -> tuple[LogProbs, State]:
         assert isinstance(state, Invented)
         _, state = step(ids, state)
         rows = torch.full((len(state.rows), VOCABULARY), 1e-9)
@@ -74,7 +75,7 @@ def test_the_search_waits_for_what_the_length_penalty_may_still_favor() -> None:
             rows[row, [EOS, 2]] = torch.tensor([0.5, 0.4] if not prefix else [1e-9, 1.0])
             if len(prefix) == 9:
                 rows[row, EOS] = 1.0
-        return rows.log(), state
+        return LogProbs(rows.log()), state
 
     for beam in (2, 3):
         state = Invented([0], beam)
@@ -109,13 +110,13 @@ def test_beam_1_is_greedy_search_where_the_model_is_sure(seed: int) -> None:
     chance = random.Random(seed)
     wanted = [chance.choice(ORDINARY) for _ in range(seed)] + [EOS]
 
-    def sure_step(ids: Tensor, state: State) -> tuple[Tensor, State]:
+    def sure_step(ids: Tensor, state: State) -> tuple[LogProbs, State]:
         assert isinstance(state, Invented)
         _, state = step(ids, state)
         probabilities = torch.full((len(state.rows), VOCABULARY), 0.025)
         for row, (_, prefix) in enumerate(state.rows):
             probabilities[row, wanted[len(prefix)] if len(prefix) < len(wanted) else EOS] = 0.9
-        return probabilities.log(), state
+        return LogProbs(probabilities.log()), state
 
     ((found,),) = beam_search(sure_step, Invented([0], 1), Limits(1, 0.6, [10], BOS, EOS))
     assert [*found.tokens, EOS] == wanted
@@ -198,8 +199,8 @@ def test_the_step_functions_tensor_is_left_alone() -> None:
         def reorder(self, rows: Tensor) -> None:
             assert rows.numel() in (3, 6)
 
-    def same_step(ids: Tensor, state: State) -> tuple[Tensor, State]:
-        return table[: len(ids)], state
+    def same_step(ids: Tensor, state: State) -> tuple[LogProbs, State]:
+        return LogProbs(table[: len(ids)]), state
 
     found = beam_search(same_step, Nothing(), Limits(3, 0.0, [3, 5], BOS, EOS))
     assert [hypotheses[0].tokens for hypotheses in found] == [[], []]
@@ -207,7 +208,7 @@ def test_the_step_functions_tensor_is_left_alone() -> None:
 
 
 def test_no_sentences_need_no_step() -> None:
-    def no_step(ids: Tensor, state: State) -> tuple[Tensor, State]:
+    def no_step(ids: Tensor, state: State) -> tuple[LogProbs, State]:
         raise AssertionError
 
     assert beam_search(no_step, Invented([], 4), Limits(4, 0.6, [], BOS, EOS)) == []

@@ -22,7 +22,8 @@ from invented_model import (
 
 from dragoman.decoding.explanation import Recorder, SearchStep
 from dragoman.decoding.hypothesis import Hypothesis, length_penalty
-from dragoman.decoding.search import Limits, _top, beam_search
+from dragoman.decoding.log_probs import largest
+from dragoman.decoding.search import Limits, beam_search
 
 
 def begun(
@@ -236,7 +237,7 @@ def test_the_largest_values_are_found_chunk_by_chunk(
     generator = torch.Generator().manual_seed(seed)
     values = torch.randint(levels, (5, width), generator=generator).float()
     values[:, :2] = -math.inf
-    best, places = _top(values, count)
+    best, places = largest(values, count)
     assert torch.equal(best, values.topk(count, dim=1).values)
     assert torch.equal(values.gather(1, places), best)
     assert all(len(set(row)) == count for row in places.tolist())

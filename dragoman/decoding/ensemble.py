@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from dragoman.decoding.log_probs import LogProbs
 from dragoman.decoding.search import State, Step
 
 
@@ -30,13 +31,12 @@ class EnsembleStep:
     def __init__(self, steps: Sequence[Step]) -> None:
         self.steps = list(steps)
 
-    def __call__(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, ids: Tensor, state: State) -> tuple[LogProbs, State]:
         """One step of all rows in every model."""
         assert isinstance(state, EnsembleState)
         found = [step(ids, own) for step, own in zip(self.steps, state.states, strict=True)]
-        return mean_probability([log_probs for log_probs, _ in found]), EnsembleState(
-            [own for _, own in found]
-        )
+        mean = mean_probability([log_probs.dense() for log_probs, _ in found])
+        return LogProbs(mean), EnsembleState([own for _, own in found])
 
 
 def mean_probability(log_probs: Sequence[Tensor]) -> Tensor:

@@ -1,6 +1,7 @@
 """Finished translations put through the decoder at once: token log-probabilities and attention.
 
-Shapes: B pairs, S source with its end, T target with its end, H heads.
+Shapes: B pairs, S source with its end, T target with its end, H heads, D d_model, V vocabulary,
+R = B * T rows.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,13 @@ from torch import Tensor
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.ensemble import mean_probability
 from dragoman.decoding.hypothesis import Hypothesis
-from dragoman.decoding.step import pad_rows, translation_log_probs
+from dragoman.decoding.log_probs import LogProbs
+from dragoman.decoding.step import FORBIDDEN, pad_rows
 from dragoman.model.transformer import AttentionMaps, Transformer
 
 Ids = Sequence[int]
+# Rows whose logits are in memory at once.
+_ROWS = 1024
 
 
 class Forced:
@@ -40,11 +44,10 @@ class Forced:
         found = []
         for model in self.models:
             device = model.embedding.weight.device
-            logits = model(self._source.to(device), self._target_in.to(device))
-            found.append(translation_log_probs(logits))
-        log_probs = mean_probability(found)
-        index = self._target_out.to(log_probs.device)[..., None]
-        chosen = log_probs.gather(2, index)[..., 0].double().cpu()  # (B, T)
+            states = model.hidden(self._source.to(device), self._target_in.to(device))
+            labels = self._target_out.to(device)
+            found.append(label_log_probs(model, states.flatten(0, 1), labels.flatten()))
+        chosen = mean_probability(found).double().cpu().view(self._target_out.shape)
         return [chosen[row, : len(target) + 1].tolist() for row, target in enumerate(self.targets)]
 
     def attention(self) -> list[list[list[float]]]:
@@ -79,6 +82,16 @@ class Forced:
             layers = torch.stack([weights.float().mean(dim=1) for weights in maps.cross])
             found.append(layers.mean(dim=0).cpu())
         return torch.stack(found).mean(dim=0)
+
+
+def label_log_probs(model: Transformer, states: Tensor, labels: Tensor) -> Tensor:
+    """Log-probabilities of labels (R,) among the symbols of a translation: (R, D) -> (R,)."""
+    chosen = []
+    for rows, symbols in zip(states.split(_ROWS), labels.split(_ROWS), strict=True):
+        logits = model.logits(rows)
+        logits[:, FORBIDDEN] = -torch.inf
+        chosen.append(LogProbs.of(logits).of_each(symbols))
+    return torch.cat(chosen)
 
 
 def with_details(

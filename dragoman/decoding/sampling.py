@@ -52,10 +52,10 @@ def sample(
     ids = torch.full((len(open_) * beam,), limits.bos)
     length = 0
     while open_:
-        log_probs, state = step(ids, state)
+        found, state = step(ids, state)
         length += 1
         allowed = [_allowed(limits, b, length) for b in open_]
-        log_probs = constrain(log_probs, allowed, beam)
+        log_probs = constrain(found.dense(), allowed, beam)
         if limits.no_repeat_ngram:
             lines = [drawn[b][n] for b in open_ for n in range(beam)]
             log_probs = forbid_repeats(log_probs, lines, limits.no_repeat_ngram, allowed)

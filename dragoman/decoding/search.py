@@ -1,7 +1,10 @@
 """Beam search (section 6.1) that knows no model; greedy search is beam 1.
 
 Shapes: B sentences, N beams, R = B * N rows (the beams of a sentence are neighbors), V vocabulary,
-G groups of N / G beams each, K continuations of a row that are looked at.
+G groups of N / G beams each, K continuations of a row that are looked at, T tokens so far.
+
+Step functions compute with tensors, wherever their model is; the search keeps its books in NumPy,
+whose small operations cost a tenth.
 """
 
 import math
@@ -9,12 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.decoding.constraints import constrain, forbid_repeats
 from dragoman.decoding.explanation import Ending, Extension, Recorder, SearchStep
 from dragoman.decoding.hypothesis import Hypothesis, Prefix, length_penalty
+from dragoman.decoding.log_probs import LogProbs
 
 
 class State(Protocol):
@@ -24,7 +30,11 @@ class State(Protocol):
         """Row i of the next step continues row rows[i] (R',) of the last one."""
 
 
-Step = Callable[[Tensor, State], tuple[Tensor, State]]
+Step = Callable[[Tensor, State], tuple[LogProbs, State]]
+
+Floats = NDArray[np.float32]
+Integers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -57,32 +67,80 @@ class Limits:
         return self.beam // self.groups
 
 
-@dataclass
-class _Sentence:
-    number: int
-    limit: int
-    minimum: int
-    prefix: Prefix
-    finished: list[list[Hypothesis]]  # of each group, best first
-    ended: list[int]  # how many have ended in each group, those not kept too
+class _Open:
+    """The sentences that are searched on, and what has ended of each."""
 
-    def allowed(self, step: int) -> Sequence[int] | None:
-        """The symbols that may come at the step, counted from 1; None: all."""
-        return self.prefix[step - 1] if step <= len(self.prefix) else None
+    def __init__(self, limits: Limits) -> None:
+        count, groups = len(limits.max_lengths), limits.groups
+        self.limits = limits
+        self.numbers = np.arange(count)  # (B,), places in the results
+        self.most = np.array(limits.max_lengths, dtype=np.int64)  # (B,)
+        self.least = np.array(limits.min_lengths or [0] * count, dtype=np.int64)
+        # Log-probabilities only fall, and the penalty of the longest allowed length is the kindest.
+        kindest = [length_penalty(most + 1, limits.length_penalty) for most in limits.max_lengths]
+        self.kindest = np.array(kindest)
+        self.finished = [[list[Hypothesis]() for _ in range(groups)] for _ in range(count)]
+        self.ended = np.zeros((count, groups), dtype=np.int64)  # those not kept too
+        # The score that is to be beaten: the last of the group's n_best.
+        self.wanted = np.full((count, groups), -math.inf)
 
+    def allowed(self, step: int) -> list[Sequence[int] | None]:
+        """The symbols that may come at the step, counted from 1, in each sentence; None: all."""
+        if not self.limits.prefixes:
+            return [None] * len(self.numbers)
+        prefixes = [self.limits.prefixes[number] for number in self.numbers.tolist()]
+        return [prefix[step - 1] if step <= len(prefix) else None for prefix in prefixes]
 
-def _sentences(limits: Limits) -> list[_Sentence]:
-    return [
-        _Sentence(
-            number,
-            limit,
-            limits.min_lengths[number] if limits.min_lengths else 0,
-            limits.prefixes[number] if limits.prefixes else (),
-            [[] for _ in range(limits.groups)],
-            [0] * limits.groups,
-        )
-        for number, limit in enumerate(limits.max_lengths)
-    ]
+    def finish(
+        self, tokens: Integers, ended: Floats, going: Floats, endings: list[list[Ending]] | None
+    ) -> None:
+        """Let the open hypotheses (B, N, T) end that may; each group keeps its best finished ones.
+
+        ended and going: log-probabilities of what ends here and of what goes on, (B, N). endings,
+        where it is a list, gets what could end, of every sentence.
+        """
+        limits, length = self.limits, tokens.shape[2]
+        shape = len(tokens), limits.groups, limits.group_beams
+        rivals = np.concatenate([ended.reshape(shape), going.reshape(shape)], axis=2)
+        least = np.sort(rivals, axis=2)[:, :, limits.group_beams]
+        least[length >= self.most] = -math.inf
+        may = (ended > -math.inf) & (length >= self.least)[:, None]
+        may &= np.repeat(self.ended < limits.group_beams, limits.group_beams, axis=1)
+        counts = may & (ended >= np.repeat(least, limits.group_beams, axis=1))
+        penalty = length_penalty(length + 1, limits.length_penalty)
+        for row, beam in np.argwhere(counts if endings is None else may).tolist():
+            log_prob, group = float(ended[row, beam]), beam // limits.group_beams
+            hypothesis = Hypothesis(tokens[row, beam].tolist(), log_prob, log_prob / penalty)
+            if endings is not None:
+                endings[row].append(Ending(hypothesis, bool(counts[row, beam]), group))
+            if counts[row, beam]:
+                self._keep(row, group, hypothesis)
+
+    def _keep(self, row: int, group: int, hypothesis: Hypothesis) -> None:
+        size = self.limits.group_beams
+        wanted = min(self.limits.n_best, size)
+        finished = self.finished[row][group]
+        finished.append(hypothesis)
+        finished.sort(key=lambda one: -one.score)
+        del finished[size:]
+        self.ended[row, group] += 1
+        if len(finished) >= wanted:
+            self.wanted[row, group] = finished[wanted - 1].score
+
+    def hopeful(self, going: Floats, length: int) -> Flags:
+        """Whether hypotheses of so many tokens may still end among a group's n_best: (B,)."""
+        size = self.limits.group_beams
+        likeliest = going.reshape(len(going), -1, size).max(axis=2).astype(np.float64)
+        better = likeliest / self.kindest[:, None] > self.wanted
+        open_groups = better & (likeliest > -math.inf) & (self.ended < size)
+        hopeful: Flags = (length <= self.most) & open_groups.any(axis=1)
+        return hopeful
+
+    def keep(self, kept: Integers) -> None:
+        """Go on with these rows only."""
+        self.finished = [self.finished[row] for row in kept.tolist()]
+        for name in ("numbers", "most", "least", "kindest", "ended", "wanted"):
+            setattr(self, name, getattr(self, name)[kept])
 
 
 def beam_search(
@@ -100,51 +158,53 @@ def beam_search(
     With groups the best of each group come first, best first, then the second of each, and so on.
     recorder is told of every step of every sentence.
     """
-    beam = limits.beam
-    active = _sentences(limits)
-    results: list[list[Hypothesis]] = [[] for _ in active]
-    ids = torch.full((len(active) * beam,), limits.bos)
-    totals = torch.full((len(active), beam), -math.inf)
+    beam, active = limits.beam, _Open(limits)
+    results: list[list[Hypothesis]] = [[] for _ in limits.max_lengths]
+    ids = torch.full((len(results) * beam,), limits.bos)
+    totals = np.full((len(results), beam), -math.inf, dtype=np.float32)
     # One open hypothesis a group at first: equal ones would be found several times.
     totals[:, :: limits.group_beams] = 0.0
-    tokens = torch.zeros(len(active), beam, 0, dtype=torch.long)
-    length = 0
-    while active:
+    tokens = np.zeros((len(results), beam, 0), dtype=np.int64)
+    while len(active.numbers):
         log_probs, state = step(ids, state)
-        length += 1
-        allowed = [sentence.allowed(length) for sentence in active]
-        log_probs = constrain(log_probs, allowed, beam)
-        if limits.no_repeat_ngram:
-            lines = tokens.flatten(0, 1).tolist()
-            log_probs = forbid_repeats(log_probs, lines, limits.no_repeat_ngram, allowed)
+        length = tokens.shape[2] + 1
+        found = _Continuations(_permitted(log_probs, tokens, active, length), totals, limits)
         open_tokens, open_totals = tokens, totals
-        found = _Continuations(log_probs, totals, limits)
         totals, parents, symbols = found.best()
-        tokens = torch.cat([_gather_beams(tokens, parents), symbols[..., None]], dim=2)
-        going = totals.tolist()
-        endings = None if recorder is None else [list[Ending]() for _ in active]
-        _finish(active, open_tokens, found.ended.tolist(), going, limits, endings)
+        tokens = np.take_along_axis(tokens, parents[..., None], axis=1)
+        tokens = np.concatenate([tokens, symbols[..., None]], axis=2)
+        endings = None if recorder is None else [list[Ending]() for _ in totals]
+        active.finish(open_tokens, found.ended, totals, endings)
         if recorder is not None and endings is not None:
-            for row, sentence in enumerate(active):
+            for row, number in enumerate(active.numbers.tolist()):
                 extensions = found.explained(row, open_tokens, (tokens, totals))
-                recorder(SearchStep(sentence.number, length, extensions, endings[row]))
-        kept = [
-            row
-            for row, sentence in enumerate(active)
-            if _is_open(sentence, going[row], length, limits)
-        ]
-        if len(kept) < len(active):
-            for row in set(range(len(active))).difference(kept):
-                results[active[row].number] = _ranked(
-                    active[row], open_tokens[row], open_totals[row], limits
-                )
-            active = [active[row] for row in kept]
-        rows = torch.tensor(kept, dtype=torch.long)
-        tokens, totals, parents, symbols = tokens[rows], totals[rows], parents[rows], symbols[rows]
-        if active:
-            state.reorder((rows[:, None] * beam + parents).flatten().to(log_probs.device))
-            ids = symbols.flatten()
+                recorder(SearchStep(number, length, extensions, endings[row]))
+        hopeful = active.hopeful(totals, length)
+        for row in np.flatnonzero(~hopeful).tolist():
+            results[active.numbers[row]] = _ranked(
+                active.finished[row], open_tokens[row], open_totals[row], limits
+            )
+        kept = np.flatnonzero(hopeful)
+        active.keep(kept)
+        tokens, totals, parents, symbols = tokens[kept], totals[kept], parents[kept], symbols[kept]
+        if len(kept):
+            rows = torch.from_numpy((kept[:, None] * beam + parents).ravel())
+            state.reorder(rows.to(log_probs.logits.device))
+            ids = torch.from_numpy(symbols.ravel())
     return results
+
+
+def _permitted(log_probs: LogProbs, tokens: Integers, active: _Open, length: int) -> LogProbs:
+    """-inf for what a prefix does not allow now, and for what would repeat itself."""
+    limits = active.limits
+    if not limits.prefixes and not limits.no_repeat_ngram:
+        return log_probs
+    allowed = active.allowed(length)
+    logits = constrain(log_probs.logits, allowed, limits.beam)
+    if limits.no_repeat_ngram:
+        lines = tokens.reshape(len(tokens) * limits.beam, length - 1).tolist()
+        logits = forbid_repeats(logits, lines, limits.no_repeat_ngram, allowed)
+    return LogProbs(logits, log_probs.log_sums)
 
 
 class _Continuations:
@@ -154,41 +214,47 @@ class _Continuations:
     enough even if one row were to give all N new hypotheses, or all but one had a penalty.
     """
 
-    def __init__(self, log_probs: Tensor, totals: Tensor, limits: Limits) -> None:
+    def __init__(self, log_probs: LogProbs, totals: Floats, limits: Limits) -> None:
         self.limits = limits
-        sentences, beam = totals.shape
-        values, symbols = _top(log_probs, min(beam + 1, log_probs.shape[1]))
-        ends = log_probs[:, limits.eos, None]
-        if log_probs.device.type != "cpu":  # one transfer; float32 holds ids below 2^24 exactly
-            packed = torch.cat([values, symbols.to(values.dtype), ends], dim=1).cpu()
-            values, symbols, ends = packed.split([values.shape[1], values.shape[1], 1], dim=1)
+        count = min(limits.beam + 1, log_probs.logits.shape[1])
+        values, symbols = log_probs.top(count)
+        ends = log_probs.of_symbol(limits.eos)[:, None]
+        if values.device.type != "cpu":  # one transfer; float32 holds ids below 2^24 exactly
+            packed = torch.cat([values.float(), symbols.float(), ends], dim=1).cpu()
+            values, symbols, ends = packed.split([count, count, 1], dim=1)
             symbols = symbols.long()
-        self.ended = totals + ends.unflatten(0, (sentences, beam))[..., 0]  # (B, N)
-        self.symbols = symbols.unflatten(0, (sentences, beam))  # (B, N, K)
-        self.joint = values.unflatten(0, (sentences, beam)) + totals[..., None]
-        self.joint.masked_fill_(self.symbols == limits.eos, -math.inf)
+        shape = *totals.shape, count
+        self.ended: Floats = totals + ends.float().numpy().reshape(totals.shape)  # (B, N)
+        self.symbols: Integers = symbols.numpy().reshape(shape)  # (B, N, K)
+        self.joint: Floats = values.float().numpy().reshape(shape) + totals[..., None]
+        self.joint[self.symbols == limits.eos] = -math.inf
 
-    def best(self) -> tuple[Tensor, Tensor, Tensor]:
+    def best(self) -> tuple[Floats, Integers, Integers]:
         """The N best of the continuations other than the end: totals, parents, symbols, (B, N)."""
         size = self.limits.group_beams
         parts = []
         taken = self.symbols[:, :0, 0]  # (B, chosen so far)
         for group in range(self.limits.groups):
             rows = slice(group * size, (group + 1) * size)
-            joint, symbols = self.joint[:, rows].flatten(1), self.symbols[:, rows].flatten(1)
+            joint = self.joint[:, rows].reshape(len(taken), -1)
+            symbols = self.symbols[:, rows].reshape(len(taken), -1)
             penalized = joint
             if group and self.limits.diversity:
-                counts = (symbols[..., None] == taken[:, None]).sum(2)
-                penalized = joint - self.limits.diversity * counts
-            index = penalized.topk(size, dim=1).indices
-            chosen = symbols.gather(1, index)
-            taken = torch.cat([taken, chosen], dim=1)
+                counts = (symbols[..., None] == taken[:, None]).sum(axis=2)
+                penalized = joint - np.float32(self.limits.diversity) * counts
+            index = np.argsort(-penalized, axis=1, kind="stable")[:, :size]
+            chosen = np.take_along_axis(symbols, index, axis=1)
+            taken = np.concatenate([taken, chosen], axis=1)
             parents = index // self.joint.shape[2] + group * size
-            parts.append((joint.gather(1, index), parents, chosen))
-        totals, parents, symbols = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+            parts.append((np.take_along_axis(joint, index, axis=1), parents, chosen))
+        totals, parents, symbols = (
+            np.concatenate(part, axis=1) for part in zip(*parts, strict=True)
+        )
         return totals, parents, symbols
 
-    def explained(self, row: int, tokens: Tensor, chosen: tuple[Tensor, Tensor]) -> list[Extension]:
+    def explained(
+        self, row: int, tokens: Integers, chosen: tuple[Integers, Floats]
+    ) -> list[Extension]:
         """What was kept of a sentence's continuations, and as many of those that were pruned."""
         size = self.limits.group_beams
         kept = [
@@ -200,9 +266,10 @@ class _Continuations:
         ]
         known = {(tuple(extension.tokens), extension.group) for extension in kept}
         width = self.joint.shape[2]
-        order = self.joint[row].flatten().sort(descending=True, stable=True)
+        joint = self.joint[row].ravel()
+        order = np.argsort(-joint, kind="stable")
         pruned: list[Extension] = []
-        for total, place in zip(order.values.tolist(), order.indices.tolist(), strict=True):
+        for total, place in zip(joint[order].tolist(), order.tolist(), strict=True):
             if total == -math.inf or len(pruned) == self.limits.beam:
                 break
             parent, group = place // width, place // width // size
@@ -213,109 +280,21 @@ class _Continuations:
         return sorted(kept + pruned, key=lambda extension: -extension.log_prob)
 
 
-# Symbols whose largest value is looked at first; on a CPU that beats a selection among them all.
-_CHUNK = 64
-
-
-def _top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest of every row, largest first, and where they stand: (R, V) -> (R, K).
-
-    The largest K values lie in the K chunks of the largest maxima, or in the rest of the row.
-    """
-    chunks = values.shape[1] // _CHUNK
-    if values.device.type != "cpu" or chunks <= 4 * count:
-        best = values.topk(count, dim=1)
-        return best.values, best.indices
-    chunked = values[:, : chunks * _CHUNK].unflatten(1, (chunks, _CHUNK))
-    chosen = chunked.amax(2).topk(count, dim=1).indices  # (R, K)
-    candidates = chunked.gather(1, chosen[..., None].expand(-1, -1, _CHUNK)).flatten(1)
-    rest = values[:, chunks * _CHUNK :]
-    best = torch.cat([candidates, rest], dim=1).topk(count, dim=1)
-    inside = chosen.gather(1, (best.indices // _CHUNK).clamp_(max=count - 1)) * _CHUNK
-    inside += best.indices % _CHUNK
-    outside = best.indices + (chunks - count) * _CHUNK
-    return best.values, torch.where(best.indices < count * _CHUNK, inside, outside)
-
-
-def _gather_beams(values: Tensor, parents: Tensor) -> Tensor:
-    return values.gather(1, parents[..., None].expand(-1, -1, values.shape[2]))
-
-
-def _finish(
-    active: list[_Sentence],
-    tokens: Tensor,
-    ended: list[list[float]],
-    totals: list[list[float]],
-    limits: Limits,
-    endings: list[list[Ending]] | None,
-) -> None:
-    """Let the open hypotheses end that may; each group keeps its best finished ones.
-
-    ended and totals: log-probabilities of what ends here and of what goes on, (B, N). endings,
-    where it is a list, gets what ended, of every sentence.
-    """
-    length, size = tokens.shape[2], limits.group_beams
-    penalty = length_penalty(length + 1, limits.length_penalty)
-    for row, sentence in enumerate(active):
-        if length < sentence.minimum:
-            continue
-        for group in range(limits.groups):
-            beams = range(group * size, (group + 1) * size)
-            if sentence.ended[group] >= size:
-                continue
-            least = -math.inf
-            if length < sentence.limit:
-                rivals = (
-                    ended[row][beams.start : beams.stop] + totals[row][beams.start : beams.stop]
-                )
-                least = sorted(rivals, reverse=True)[size - 1]
-            for beam in beams:
-                log_prob = ended[row][beam]
-                counts = log_prob > -math.inf and log_prob >= least
-                if not counts and (endings is None or log_prob == -math.inf):
-                    continue
-                hypothesis = Hypothesis(tokens[row, beam].tolist(), log_prob, log_prob / penalty)
-                if endings is not None:
-                    endings[row].append(Ending(hypothesis, counts, group))
-                if counts:
-                    sentence.ended[group] += 1
-                    sentence.finished[group].append(hypothesis)
-            sentence.finished[group].sort(key=lambda hypothesis: -hypothesis.score)
-            del sentence.finished[group][size:]
-
-
-def _is_open(sentence: _Sentence, totals: list[float], length: int, limits: Limits) -> bool:
-    """Whether an open hypothesis, of so many tokens, may still end among its group's n_best."""
-    if length > sentence.limit:
-        return False
-    size = limits.group_beams
-    wanted = min(limits.n_best, size)
-    # Log-probabilities only fall, and the penalty of the longest allowed length is the kindest.
-    kindest = length_penalty(sentence.limit + 1, limits.length_penalty)
-    for group, finished in enumerate(sentence.finished):
-        likeliest = max(totals[group * size : (group + 1) * size])
-        if likeliest == -math.inf or sentence.ended[group] >= size:
-            continue
-        if len(finished) < wanted or likeliest / kindest > finished[wanted - 1].score:
-            return True
-    return False
-
-
 def _ranked(
-    sentence: _Sentence, tokens: Tensor, totals: Tensor, limits: Limits
+    groups: list[list[Hypothesis]], tokens: Integers, totals: Floats, limits: Limits
 ) -> list[Hypothesis]:
     """The finished hypotheses, best first; when none could end, the best open one, cut."""
-    if not any(sentence.finished):
+    if not any(groups):
         best = int(totals.argmax())
         log_prob = float(totals[best])
         score = log_prob / length_penalty(tokens.shape[1], limits.length_penalty)
         return [Hypothesis(tokens[best].tolist(), log_prob, score, finished=False)]
     if limits.groups == 1:
-        return sentence.finished[0]
+        return groups[0]
     ranked: dict[tuple[int, ...], Hypothesis] = {}
-    while any(sentence.finished):
+    while any(groups):
         heads = []
-        for finished in sentence.finished:
+        for finished in groups:
             while finished and tuple(finished[0].tokens) in ranked:
                 del finished[0]
             if finished:

@@ -12,16 +12,16 @@ from torch.nn import functional
 
 from dragoman.corpus.shortlist import Ids, Shortlist
 from dragoman.decoding.hypothesis import Prefix
+from dragoman.decoding.log_probs import LogProbs
 from dragoman.decoding.search import State
-from dragoman.decoding.step import translation_log_probs
-from dragoman.model.cache import DecoderCache
+from dragoman.decoding.step import Cache, start, states, translation_log_probs
 from dragoman.model.transformer import Transformer
 
 
 class ShortlistedState:
     """The cache of a model, and the sentence of every row."""
 
-    def __init__(self, cache: DecoderCache, sentences: Tensor) -> None:
+    def __init__(self, cache: Cache, sentences: Tensor) -> None:
         self.cache, self.sentences = cache, sentences
 
     def reorder(self, rows: Tensor) -> None:
@@ -50,22 +50,21 @@ class ShortlistedStep:
 
     def start(self, source: Tensor, beams: int) -> ShortlistedState:
         """Encode (B, S) and make the cache of N beams a sentence."""
-        cache = self.model.start(self.model.encode(source), source, beams)
+        cache = start(self.model, source, beams)
         sentences = torch.arange(len(source), device=source.device).repeat_interleave(beams)
         return ShortlistedState(cache, sentences)
 
-    def __call__(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, ids: Tensor, state: State) -> tuple[LogProbs, State]:
         """One step of all rows."""
         assert isinstance(state, ShortlistedState)
-        grouped = ids.to(self._weight.device).unflatten(0, (-1, state.cache.beams))
-        hidden = self.model.step_states(grouped, state.cache).flatten(0, 1)
-        logits = functional.linear(hidden, self._weight.to(hidden.dtype)).float()
+        hidden = states(self.model, ids, state.cache)
+        logits = functional.linear(hidden, self._weight.to(hidden.dtype))[: len(ids)].float()
         logits += self._own[state.sentences]
         # The special symbols come first in every shortlist: their places are their ids.
         found = translation_log_probs(logits)
         log_probs = found.new_full((len(found), self.model.vocabulary_size), -torch.inf)
         log_probs[:, self._candidates] = found
-        return log_probs, state
+        return LogProbs(log_probs), state
 
 
 def candidates_of(

@@ -1,6 +1,6 @@
 """The step function for the search: the Transformer with its cache.
 
-Shapes: B sentences, N beams, R = B * N rows, S source, V vocabulary.
+Shapes: B sentences, N beams, R = B * N rows, S source, V vocabulary, D d_model.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,34 @@ import torch
 from torch import Tensor
 
 from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.decoding.log_probs import LogProbs
 from dragoman.decoding.search import State
+from dragoman.model import stepping
 from dragoman.model.cache import DecoderCache
+from dragoman.model.stepping import RowCache
 from dragoman.model.transformer import Transformer
 
 # Symbols that are no part of any translation.
 FORBIDDEN = [Tokenizer.pad_id, Tokenizer.unk_id, Tokenizer.bos_id]
+
+
+Cache = DecoderCache | RowCache
+
+
+def start(model: Transformer, source: Tensor, beams: int) -> Cache:
+    """Encode (B, S) and make the cache of N beams a sentence, of the kind that is fast here."""
+    source = source.to(model.embedding.weight.device)
+    if stepping.possible(model):
+        return stepping.start(model, source, beams)
+    return model.start(model.encode(source), source, beams)
+
+
+def states(model: Transformer, ids: Tensor, cache: Cache) -> Tensor:
+    """What the output layer reads of a step of all rows: ids (R,) -> (R or more, D)."""
+    if isinstance(cache, RowCache):
+        return stepping.step_states(model, ids, cache)
+    grouped = ids.to(model.embedding.weight.device).unflatten(0, (-1, cache.beams))
+    return model.step_states(grouped, cache).flatten(0, 1)
 
 
 class TransformerStep:
@@ -24,16 +46,16 @@ class TransformerStep:
     def __init__(self, model: Transformer) -> None:
         self.model = model
 
-    def start(self, source: Tensor, beams: int) -> DecoderCache:
+    def start(self, source: Tensor, beams: int) -> Cache:
         """Encode (B, S) and make the cache of N beams a sentence."""
-        return self.model.start(self.model.encode(source), source, beams)
+        return start(self.model, source, beams)
 
-    def __call__(self, ids: Tensor, state: State) -> tuple[Tensor, State]:
+    def __call__(self, ids: Tensor, state: State) -> tuple[LogProbs, State]:
         """One step of all rows."""
-        assert isinstance(state, DecoderCache)
-        grouped = ids.to(self.model.embedding.weight.device).unflatten(0, (-1, state.beams))
-        logits = self.model.step(grouped, state).flatten(0, 1)
-        return translation_log_probs(logits), state
+        assert isinstance(state, DecoderCache | RowCache)
+        logits = self.model.logits(states(self.model, ids, state))[: len(ids)]
+        logits[:, FORBIDDEN] = -torch.inf
+        return LogProbs.of(logits), state
 
 
 def pad_rows(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -24,6 +24,7 @@ from dragoman.model.layers import Linear
 from dragoman.text.lines import atomic_write
 
 ADAPTER, SETTINGS = "adapter.safetensors", "adapter.toml"
+LARGEST_RANK = 4096
 _LARGEST_SETTINGS = 64 * 1024
 # What a parametrized weight's parts are called in a module's state.
 _INNER = ".parametrizations.weight.0."
@@ -119,14 +120,14 @@ def read_adapter_settings(folder: Path) -> AdapterSettings:
             str(table["base"]["name"]),
             str(table["base"]["weights"]),
         )
-        if not (settings.rank > 0 and 0 < settings.alpha < math.inf):
-            raise ValueError("rank and alpha must be positive")
+        if not (0 < settings.rank <= LARGEST_RANK and 0 < settings.alpha < math.inf):
+            raise ValueError(f"rank must be 1 to {LARGEST_RANK:,} and alpha positive")
     except FileNotFoundError:
         raise UserError(
             f"{folder}: no adapter in this folder",
             "name training/adapter in the folder that train was given as --out",
         ) from None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UserError(f"{path}: damaged: {error}", "copy the adapter's folder again") from None
     return settings
 

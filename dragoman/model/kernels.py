@@ -130,6 +130,8 @@ def _compiled(compiler: str) -> Path:
             units = [str(Path(work, name)) for name in sources if name.endswith(".cpp")]
             command = [compiler, *_FLAGS, "-o", str(made), *units]
             subprocess.run(command, capture_output=True, timeout=300, check=True)
+            with made.open("rb") as written:
+                os.fsync(written.fileno())
             made.replace(path)
     return path
 

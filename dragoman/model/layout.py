@@ -51,12 +51,12 @@ class Packed:
     Padding reads the first spare row, whose gradient stays zero: no loss depends on it.
     """
 
-    def __init__(self, ids: Tensor) -> None:
+    def __init__(self, ids: Tensor, multiple: int = _MULTIPLE) -> None:
         self.batch, self.length = ids.shape
         flat = ids.flatten()
         real = flat.nonzero()[:, 0]  # (N,)
         self.tokens = len(real)
-        rows = (self.tokens // _MULTIPLE + 1) * _MULTIPLE
+        rows = (self.tokens // multiple + 1) * multiple
         self._place = torch.full((len(flat),), self.tokens)  # row of each position
         self._place[real] = torch.arange(self.tokens)
         self._real = torch.zeros(rows, dtype=torch.long)  # position of each row
