@@ -13,7 +13,13 @@ from pathlib import Path
 # sentencepiece 0.2 and setuptools 80 took away what JoeyNMT 2.3.0 and pymarian import.
 _SETUPTOOLS = "setuptools<80"
 _PACKAGES = {
-    "marian": ["pymarian==1.12.42", _SETUPTOOLS],
+    "marian": ["pymarian==1.12.42", "sentencepiece", _SETUPTOOLS],
+    "transformers": [
+        "transformers==5.24.0",
+        f"torch=={version('torch').partition('+')[0]}",
+        "sentencepiece",
+        "safetensors",
+    ],
     "joeynmt": [
         "joeynmt==2.3.0",
         f"torch=={version('torch').partition('+')[0]}",
@@ -22,7 +28,7 @@ _PACKAGES = {
         _SETUPTOOLS,
     ],
 }
-_MODULES = {"marian": "pymarian", "joeynmt": "joeynmt"}
+_MODULES = {"marian": "pymarian", "joeynmt": "joeynmt", "transformers": "transformers"}
 
 
 def python_of(folder: Path, toolkit: str) -> Path:
@@ -61,5 +67,5 @@ def version_of(python: Path, toolkit: str) -> str:
 def _works(python: Path, toolkit: str) -> bool:
     if not python.is_file():
         return False
-    command = [str(python), "-c", f"import {_MODULES[toolkit]}"]
+    command = [str(python), "-c", f"import {_MODULES[toolkit]}, sentencepiece"]
     return subprocess.run(command, capture_output=True, check=False).returncode == 0

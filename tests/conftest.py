@@ -2,10 +2,12 @@
 
 import io
 import itertools
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,6 +74,23 @@ def dragoman(
         return Outcome(end.value.code, captured.out, captured.err.decode())
 
     return run
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium of the system; what needs one is left out where there is none.
+
+    Of a module, not of the session: as long as it runs, so does an event loop of this thread.
+    """
+    driver = pytest.importorskip("playwright.sync_api")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = next(filter(None, map(shutil.which, names)), None)
+    if path is None:
+        pytest.skip("there is no Chromium on this machine")
+    with driver.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=path)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.log_probs import LogProbs
 from dragoman.decoding.search import Limits, State, beam_search
 
 VOCABULARY, BOS, EOS = 5, 0, 1
@@ -38,7 +39,7 @@ class Invented(State):
         self.rows = [self.rows[row] for row in rows.tolist()]
 
 
-def step(ids: Tensor, state: State) -> tuple[Tensor, State]:
+def step(ids: Tensor, state: State) -> tuple[LogProbs, State]:
     assert isinstance(state, Invented)
     if state.started:
         grown = zip(state.rows, ids.tolist(), strict=True)
@@ -46,7 +47,8 @@ def step(ids: Tensor, state: State) -> tuple[Tensor, State]:
     else:
         assert ids.tolist() == [BOS] * len(state.rows)
     state.started = True
-    return torch.tensor([log_probs_after(*row, state.forbidden) for row in state.rows]), state
+    found = [log_probs_after(*row, state.forbidden) for row in state.rows]
+    return LogProbs(torch.tensor(found)), state
 
 
 def search(

@@ -22,7 +22,7 @@ from dragoman.corpus.tokenizer import Tokenizer
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = [
     *"training_speed equal_time precision_curves gpu_training plain_loop cpu_step".split(),
-    "distillation",
+    *"distillation alignment invariance decoding_speed".split(),
 ]
 # Alive until it is killed: what a measurement must end by itself.
 TICKING = """
@@ -339,3 +339,25 @@ def test_an_environment_that_works_is_reused(
     python.write_text("#!/bin/sh\nexit 0\n")
     python.chmod(0o755)
     assert script("environments").python_of(tmp_path, "marian") == python
+
+
+def test_invariance_counts_the_lines_that_differ(
+    script: Callable[[str], ModuleType],
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = script("invariance")
+    piped = module.piped
+    (tmp_path / "text").write_text("".join(f"the cat {n}\n" for n in range(9)))
+    command = [model, tmp_path / "text", "--systems", "ctranslate2-float32", "--beam", "1"]
+    for damage, status in ((False, 0), (True, 1)):
+        if damage:  # as if a text depended on its neighbors
+            monkeypatch.setattr(module, "piped", lambda *given: ["?", *piped(*given)[1:]])
+        monkeypatch.setattr(sys, "argv", ["invariance.py", *map(str, command)])
+        with pytest.raises(SystemExit) as end:
+            module.main()
+        rows = capsys.readouterr().out.splitlines()[3:]
+        assert (end.value.code, len(rows)) == (status, 7)
+        assert [row.endswith("| 0 | 0.00% |") for row in rows] == [True] * 5 + [not damage] * 2

@@ -96,7 +96,7 @@ def test_training_leaves_a_model_and_its_history(
     assert f"{len(sentences)} pairs read" in result.err
     names = {path.name for path in out.iterdir()}
     saved = {"README.md", "config.toml", "model.safetensors", "tokenizer.model"}
-    assert names == saved | {"ct2", "shortlist.safetensors", "training"}
+    assert names == saved | {"alignment.json", "ct2", "shortlist.safetensors", "training"}
     work = {path.name for path in (out / "training").iterdir()}
     written = {"checkpoints", "config.toml", "corpus", "curve.png", "log.jsonl", "report.html"}
     assert work == written | {"lock"}

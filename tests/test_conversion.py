@@ -163,7 +163,7 @@ def test_a_stale_or_damaged_form_is_made_anew(
 
 
 def test_a_mismatch_refuses_the_fast_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion, "LAYER_NORM_EPSILON", 1.0)  # what a wrong conversion is like
+    monkeypatch.setattr(conversion, "LAYER_NORM_EPSILON", 100.0)  # what a wrong conversion is like
     said: list[str] = []
     engine = open_engine(folder, EngineChoice(device="cpu", threads=1), said.append)
     assert isinstance(engine, NativeEngine)

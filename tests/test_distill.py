@@ -300,7 +300,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     ("changes", "message"),
     [
         (["--preset", "medium"], "the student's decoder has"),
-        (["--source", "-"], "text is read more than once"),
+        (["--source", "-"], "-: is read more than once"),
         (["--preset", "smal"], "unknown preset"),
         (["--target", "missing.de"], "missing.de: no such file"),
         (["--source", "missing.en"], "missing.en: no such file"),

@@ -106,7 +106,7 @@ def test_whatever_a_kill_leaves_the_file_is_the_same(tmp_path: Path) -> None:
     for _ in range(60):
         interrupted(path, chance.randint(1, 299))
         done = (tmp_path / "out.journal").read_bytes()
-        cut = chance.randint(0, len(done)) if chance.random() < 0.5 else len(done)
+        cut = chance.randint(1, len(done)) if chance.random() < 0.5 else len(done)
         (tmp_path / "out.journal").write_bytes(done[:cut])
         with open(tmp_path / "out.partial", "ab") as stream:
             stream.write(b"half a line"[: chance.randint(0, 11)])
@@ -118,12 +118,42 @@ def test_whatever_a_kill_leaves_the_file_is_the_same(tmp_path: Path) -> None:
     assert path.read_bytes() == b"".join(LINES)
 
 
-def test_a_journal_of_anything_is_no_traceback(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    for content in (b"\0\xff\n[]\n", b"[1]\n{}\n", b"{}\n{}\n", b"null\n" * 3, b"{" * 9999 + b"\n"):
-        (tmp_path / "out.journal").write_bytes(content)
+def test_a_damaged_journal_begins_anew(tmp_path: Path) -> None:
+    path, mark = tmp_path / "out", b'{"journal": "dragoman"'
+    for rest in (b"", b"\0\xff\n[]\n", b"}\n{}\n", b"}\n" + b"{" * 9999 + b"\n", b', "input": 1'):
+        (tmp_path / "out.journal").write_bytes(mark + rest)
+        (tmp_path / "out.partial").write_bytes(b"whatever\n")
         finished(path)
         assert path.read_bytes() == b"".join(LINES)
+    (tmp_path / "out.journal").write_bytes(bytes(512))  # of a power cut
+    finished(path)
+    assert path.read_bytes() == b"".join(LINES)
+
+
+@pytest.mark.parametrize("content", [b"Dear diary\n", b"{}\n", b"\xff", b"null\n" * 3])
+def test_what_is_no_journal_of_ours_is_not_written_over(tmp_path: Path, content: bytes) -> None:
+    for name in ("out.journal", "out.partial"):
+        (tmp_path / name).write_bytes(content)
+        with (
+            pytest.raises(UserError, match=f"{name}: is in the way"),
+            FileJob(tmp_path / "out", JOB),
+        ):
+            pass
+        assert names(tmp_path) == [name]
+        assert (tmp_path / name).read_bytes() == content
+        (tmp_path / name).unlink()
+
+
+def test_a_pipe_is_written_directly_whatever_its_name(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    path = Path(f"/proc/self/fd/{writing}")  # its real path is none: pipe:[NUMBER]
+    if not path.exists():
+        pytest.skip("the system has no such names")
+    with FileJob(path, JOB) as work:
+        work.write(b"line\n", 1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        assert stream.read() == b"line\n"
 
 
 def test_the_second_of_two_jobs_on_one_file_is_refused(tmp_path: Path) -> None:
@@ -193,6 +223,8 @@ def start(*arguments: str | Path, **more: Any) -> "subprocess.Popen[bytes]":
         [sys.executable, "-m", "dragoman", *map(str, arguments)],
         cwd=Path(__file__).resolve().parents[1],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
+        # A shell lets what it starts in the background ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **{"stderr": subprocess.PIPE} | more,
     )
 

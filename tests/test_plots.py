@@ -48,6 +48,17 @@ def only_bundled_fonts(monkeypatch: pytest.MonkeyPatch) -> None:
         font for font in font_manager.fontManager.ttflist if font.name.startswith("DejaVu Sans")
     ]
     monkeypatch.setattr(font_manager.fontManager, "ttflist", bundled)
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [])
+
+
+def test_a_font_installed_since_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib import font_manager
+
+    path = font_manager.findfont("DejaVu Sans")
+    monkeypatch.setattr(font_manager.fontManager, "ttflist", [])
+    monkeypatch.setattr(font_manager, "findSystemFonts", lambda: [__file__, path])
+    lettering = choose_lettering(["Ünïcödé"])
+    assert (lettering.families, lettering.missing) == (("DejaVu Sans",), frozenset())
 
 
 def some_weights(heads: int, rows: int, columns: int) -> np.ndarray:

@@ -230,6 +230,13 @@ class TestArchives:
             assert caught.value.message.startswith(f"{path}: the {kind} archive is truncated")
             assert caught.value.hint
 
+    def test_what_follows_an_archive_and_is_none_is_no_end(self, kind: str, tmp_path: Path) -> None:
+        path, data = tmp_path / "file", COMPRESSIONS[kind](b"a\n")
+        for rest in (b"garbage", data[:1] + b"?" + data[2:]):
+            path.write_bytes(data + rest)
+            with pytest.raises(UserError, match=f"the {kind} archive"):
+                list(read_lines(path))
+
     def test_corrupt(self, kind: str, tmp_path: Path) -> None:
         path = tmp_path / "file"
         data = bytearray(COMPRESSIONS[kind](os.urandom(100_000).hex().encode()))

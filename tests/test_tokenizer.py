@@ -319,7 +319,7 @@ def test_nothing_reaches_the_terminal(capfd: pytest.CaptureFixture[str]) -> None
     Tokenizer.train(LINES, 400).encode("x")
     for model in (b"", b"garbage"):
         with pytest.raises(UserError):
-            Tokenizer.from_bytes(model)
+            Tokenizer(model)
     assert capfd.readouterr() == ("", "")
 
 
@@ -329,7 +329,7 @@ def test_nothing_reaches_the_terminal(capfd: pytest.CaptureFixture[str]) -> None
 def test_a_saved_tokenizer_is_the_same(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.model"
     tokenizer.save(path)
-    for again in (Tokenizer.load(path), Tokenizer.from_bytes(tokenizer.to_bytes())):
+    for again in (Tokenizer.load(path), Tokenizer(tokenizer.to_bytes())):
         assert again.vocabulary_size == tokenizer.vocabulary_size
         assert again.encode_batch(LINES + CASES) == tokenizer.encode_batch(LINES + CASES)
     assert list(tmp_path.iterdir()) == [path]
@@ -339,7 +339,7 @@ def test_a_truncated_tokenizer_is_an_error(tokenizer: Tokenizer) -> None:
     model = tokenizer.to_bytes()
     for length in range(0, len(model), 7):
         with pytest.raises(UserError, match="damaged"):
-            Tokenizer.from_bytes(model[:length])
+            Tokenizer(model[:length])
 
 
 @given(place=st.integers(0, 10**6), byte=st.integers(0, 255))
@@ -349,7 +349,7 @@ def test_a_tampered_tokenizer_is_an_error_or_works(
     model = bytearray(tokenizer.to_bytes())
     model[place % len(model)] = byte
     try:
-        damaged = Tokenizer.from_bytes(bytes(model))
+        damaged = Tokenizer(bytes(model))
     except UserError:
         return
     assert Tokenizer.unk_id not in damaged.encode("small house \u2581 ☃")

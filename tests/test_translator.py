@@ -330,7 +330,9 @@ def test_a_candidate_that_keeps_the_placeholder_comes_first(
     kept = Hypothesis(ids, -2.0, -1.0)
     found_by_search = [without, kept]
     monkeypatch.setattr(
-        translator.engine, "search", lambda sources, _: [found_by_search for _ in sources]
+        translator.engine,
+        "search_each",
+        lambda sources, _: ((number, found_by_search) for number in range(len(sources))),
     )
     (found,) = translator.translate(["kera {name}"])
     assert "{name}" in found.text

@@ -1,6 +1,6 @@
 """The safeguards in the translator, with an engine whose every answer the test decides."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -41,6 +41,11 @@ class Echo:
         self.asked += texts
         answers = [self.answer(text, request) for text in texts]
         return [[Hypothesis(self.tokenizer.encode(text), -1.0, -0.5)] for text in answers]
+
+    def search_each(
+        self, sources: Sequence[Sequence[int]], request: Request
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        return iter(enumerate(self.search(sources, request)))
 
 
 def one(tokenizer: Tokenizer, line: str, answer: Answer, target: str = "de") -> Translation:

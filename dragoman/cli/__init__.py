@@ -8,13 +8,17 @@ import threading
 import typer
 
 from dragoman.cli import (
+    align,
+    attend,
     average,
     demo,
     distill,
     evaluate,
+    explain,
     info,
     merge,
     prepare,
+    pronouns,
     report,
     score,
     train,
@@ -27,7 +31,23 @@ from dragoman.training.launch import OtherRankFailedError
 
 __all__ = ["app", "main"]
 
-_MODULES = (train, translate, evaluate, score, info, report, prepare, average, merge, distill, demo)
+_MODULES = (
+    train,
+    translate,
+    evaluate,
+    score,
+    explain,
+    attend,
+    align,
+    pronouns,
+    info,
+    report,
+    prepare,
+    average,
+    merge,
+    distill,
+    demo,
+)
 _ORDER = [module.__name__.rpartition(".")[2] for module in _MODULES]
 app.registered_commands.sort(key=lambda command: _ORDER.index(command.callback.__name__))  # type: ignore[union-attr]
 
@@ -78,6 +98,8 @@ def _run() -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error, file=sys.stderr)
             return 2
+        if str(error).startswith("Symlink loop"):  # of pathlib: a RuntimeError until Python 3.13
+            return _complain(str(error), "remove one of these links")
         if _is_out_of_memory(error):
             return _complain(
                 "not enough memory",

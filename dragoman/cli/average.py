@@ -35,6 +35,7 @@ def average(
     dragoman average --checkpoints en-de/training/checkpoints --out averaged
     """
     from dragoman.cli import stages
+    from dragoman.cli.destination import whole_folder
     from dragoman.config import read_config
     from dragoman.corpus.tokenizer import Tokenizer
     from dragoman.model.folder import save_model
@@ -62,7 +63,7 @@ def average(
             f"{settings}: no such file",
             "checkpoints must be where train left them, in DIR/training/checkpoints",
         )
-    config = read_config(settings)
+    config = _without_shortlist(read_config(settings))
     tokenizer = Tokenizer.load(work / "corpus" / "tokenizer.model")
     names = ", ".join(path.name for path in paths)
     card = (
@@ -71,9 +72,15 @@ def average(
         "Measure it with: dragoman evaluate --model DIR --source FILE --reference FILE\n"
     )
     weights = _whole(config, tokenizer.vocabulary_size, work, average_checkpoints(paths))
-    with disk_errors(out):
-        save_model(out, config, tokenizer, weights, card)
+    with disk_errors(out), whole_folder(out) as folder:
+        save_model(folder, config, tokenizer, weights, card)
     typer.echo(f"averaged {names}; model: {out}", err=True)
+
+
+def _without_shortlist(config: "Config") -> "Config":
+    """One is learned at the end of a training, of which this is the middle."""
+    search = config.search.model_copy(update={"shortlist": False})
+    return config.model_copy(update={"search": search})
 
 
 def _whole(

@@ -96,8 +96,7 @@ def distill(
         return
     if not teacher or not source:
         raise UserError("a teacher and a source are needed", "give --teacher DIR --source FILE")
-    if any(str(path) == "-" for path in (*source, *(target or []))):
-        raise UserError("text is read more than once here", "write stdin to a file first")
+    _refuse_pipes([*source, *(target or [])])
     chosen = stages.Choices.of(preset, config, assignments)
     if chosen.preset is None:
         raise UserError("the student has no preset", "give --preset, such as small-fast")
@@ -115,6 +114,12 @@ def distill(
         errors=errors.value,
     )
     distill_model(wanted, out, device, engine.value, resume)
+
+
+def _refuse_pipes(paths: list[Path]) -> None:
+    for path in paths:
+        if str(path) == "-" or (path.exists() and not path.is_file() and not path.is_dir()):
+            raise UserError(f"{path}: is read more than once here", "write it to a file first")
 
 
 def _resume(out: Path, device: str, engine: options.EngineName) -> None:

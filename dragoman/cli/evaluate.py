@@ -2,15 +2,16 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from dragoman.cli import options
 from dragoman.cli.application import app
+from dragoman.corpus.pairs import Pair
 from dragoman.errors import UserError
 from dragoman.text.lines import display_name, one_line, read_lines, write_lines
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from dragoman.evaluation.comparison import Comparison, System
     from dragoman.evaluation.placeholders import Survival
 
+Text = TypeVar("Text", bound=str | Pair)
+# The most characters of a file that is measured, with something for each line.
+_LARGEST, _LINE_SIZE = 500_000_000, 50
 # Options that mean nothing without --model.
 _FOR_MODELS = {"beam", "length_penalty", "source_language", "device", "engine"}
 
@@ -92,6 +96,7 @@ def evaluate(
     _refuse_for_files(context, model)
     texts = _texts(source, reference or [], data, errors)
     systems = _systems(model or [], hypotheses or [], baseline)
+    _check_destinations(output, html, systems, [source, data, *(reference or [])])
     language = target_language or _guessed(reference or [], systems)
     for system in systems:
         if system.is_model:
@@ -99,7 +104,7 @@ def evaluate(
         else:
             system.lines = _read(system, len(texts.references[0]), errors)
     if output is not None:
-        _keep(systems, output)
+        write_lines(output, map(one_line, systems[0].lines))
     _report(texts, systems, language or "unknown", (html, comet, bootstrap, as_json))
 
 
@@ -121,10 +126,17 @@ class _Texts:
     source_language: str
 
 
-def _keep(systems: list[_System], output: Path) -> None:
-    if len(systems) > 1:
+def _check_destinations(
+    output: Path | None, html: Path | None, systems: list[_System], texts: list[Path | None]
+) -> None:
+    """Raises UserError, before there is work that would be lost."""
+    from dragoman.cli.destination import check_destination
+
+    if output is not None and len(systems) > 1:
         raise UserError("--output keeps one system's translations", "measure one alone")
-    write_lines(output, map(one_line, systems[0].lines))
+    read = [*texts, *(system.path for system in systems)]
+    check_destination("--output", output, read)
+    check_destination("--html", html, [*read, output])
 
 
 def _refuse_for_files(context: typer.Context, model: list[str] | None) -> None:
@@ -201,16 +213,32 @@ def _texts(
     if data is not None:
         if source is not None or references:
             raise UserError("--data holds both sides", "leave --source and --reference out")
-        pairs = list(read_table(data, errors.value))
+        pairs = _whole(read_table(data, errors.value), data)
     elif not references:
         raise UserError("no references", "give --reference, or --data with both sides")
     elif source is not None:
-        pairs = list(read_parallel(source, references[0], errors.value))
+        pairs = _whole(read_parallel(source, references[0], errors.value), source)
     else:
-        first = list(read_lines(references[0], errors.value))
+        first = _whole(read_lines(references[0], errors.value), references[0])
         return _Texts(None, _aligned(first, references, errors), code)
     targets = _aligned([pair.target for pair in pairs], references or [data or Path()], errors)
     return _Texts([pair.source for pair in pairs], targets, code)
+
+
+def _whole(items: Iterable[Text], path: Path) -> list[Text]:
+    """All lines or pairs of a file. Raises UserError for one that would fill the memory."""
+    found, size = list[Text](), 0
+    for number, item in enumerate(items, start=1):
+        length = len(item) if isinstance(item, str) else len(item.source) + len(item.target)
+        size += length + _LINE_SIZE
+        if size > _LARGEST:
+            raise UserError(
+                f"{display_name(path)}:{number}: too large to be measured: up to here it has more "
+                f"than {_LARGEST // 10**6:,} million characters",
+                "measure a part of it",
+            )
+        found.append(item)
+    return found
 
 
 def _aligned(first: list[str], paths: Sequence[Path], errors: options.Errors) -> list[list[str]]:
@@ -219,7 +247,7 @@ def _aligned(first: list[str], paths: Sequence[Path], errors: options.Errors) ->
         raise UserError(f"{display_name(paths[0])}: is empty", "there is nothing to score")
     references = [first]
     for path in paths[1:]:
-        lines = list(read_lines(path, errors.value))
+        lines = _whole(read_lines(path, errors.value), path)
         _check_count(display_name(path), len(lines), display_name(paths[0]), len(first))
         references.append(lines)
     return references
@@ -234,7 +262,7 @@ def _check_count(name: str, count: int, other: str, expected: int) -> None:
 
 
 def _read(system: _System, expected: int, errors: options.Errors) -> list[str]:
-    lines = list(read_lines(system.path, errors.value))
+    lines = _whole(read_lines(system.path, errors.value), system.path)
     _check_count(display_name(system.path), len(lines), "the reference", expected)
     return lines
 
@@ -280,16 +308,16 @@ def _report(
         for system in systems
         if texts.sources is not None
     }
-    if html is not None:
-        from dragoman.evaluation.page import write_page
-
-        write_page(html, comparison, measured, texts.references, texts.sources, survivals)
     if as_json:
         print(json.dumps(_record(comparison, survivals, systems), ensure_ascii=False))
     else:
         from dragoman.evaluation.table import render
 
         print(render(comparison, survivals))
+    if html is not None:  # last: a full disk takes the scores from nobody
+        from dragoman.evaluation.page import write_page
+
+        write_page(html, comparison, measured, texts.references, texts.sources, survivals)
 
 
 def _comet(texts: _Texts, systems: "list[System]", checkpoint: Path) -> list[list[float]]:

@@ -8,10 +8,12 @@ import typer
 
 from dragoman.cli import options
 from dragoman.cli.application import app
+from dragoman.text.display import printable
 
 if TYPE_CHECKING:
     from dragoman.model.folder import LoadedModel
 
+_LARGEST_CARD = 1024 * 1024
 _SECTIONS = ("Results", "Data", "Training")
 
 
@@ -39,10 +41,11 @@ def info(
         }
         print(json.dumps(record, ensure_ascii=False))
         return
-    for line in _description(loaded, parts):
-        print(line)
+    lines = _description(loaded, parts)
     for title, text in card.items():
-        print(f"\n{title}\n{text}")
+        lines += ["", title, *text.split("\n")]
+    for line in lines:
+        print(printable(line))  # the folder may be anybody's
 
 
 def _parameters(loaded: "LoadedModel") -> dict[str, int]:
@@ -74,17 +77,26 @@ def _description(loaded: "LoadedModel", parts: dict[str, int]) -> list[str]:
 
 def _card(folder: Path) -> dict[str, str]:
     """What the model card says of results, data and training."""
-    try:
-        text = (folder / "README.md").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+    from dragoman.model.description import CARD
+
+    path = folder / CARD
+    if not path.is_file():
         return {}
+    with path.open("rb") as stream:
+        text = stream.read(_LARGEST_CARD).decode("utf-8", "replace").replace("\r\n", "\n")
     sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:] if "\n" in part)
     return {title: sections[title].strip() for title in _SECTIONS if title in sections}
 
 
 def _best_validation(folder: Path) -> dict[str, Any] | None:
     """The validation with the lowest nll in the training log, where that is still there."""
+    from dragoman.inspection.training_log import number
     from dragoman.training.progress import read_log
 
-    events = [e for e in read_log(folder / "training" / "log.jsonl") if e["event"] == "validation"]
-    return min(events, key=lambda event: float(event["nll"]), default=None)
+    log = folder / "training" / "log.jsonl"
+    events = [
+        (nll, event)
+        for event in (read_log(log) if log.is_file() else ())
+        if event.get("event") == "validation" and (nll := number(event, "nll")) is not None
+    ]
+    return min(events, key=lambda pair: pair[0], default=(0.0, None))[1]

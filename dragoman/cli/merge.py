@@ -28,7 +28,9 @@ def merge(
     dragoman merge --model DIR --adapter NEW/training/adapter --out MERGED
     """
     from dragoman.cli import stages
+    from dragoman.cli.destination import whole_folder
     from dragoman.config import Parent
+    from dragoman.corpus.shortlist import SHORTLIST, load_shortlist
     from dragoman.model.adapters import load_adapter, merge_adapters, read_adapter_settings
     from dragoman.model.description import WEIGHTS, file_digest
     from dragoman.model.folder import load_model, save_model
@@ -52,6 +54,8 @@ def merge(
         f"a merged adapter of rank {settings.rank}.\n\n"
         "Measure it with: dragoman evaluate --model DIR --source FILE --reference FILE\n"
     )
-    with disk_errors(out):
-        save_model(out, config, loaded.tokenizer, dict(loaded.model.state_dict()), card)
+    with disk_errors(out), whole_folder(out) as folder:
+        if (model / SHORTLIST).is_file():  # of the tokenizer, which stays
+            load_shortlist(model, loaded.tokenizer).save(folder / SHORTLIST)
+        save_model(folder, config, loaded.tokenizer, dict(loaded.model.state_dict()), card)
     typer.echo(f"merged {adapter} into {model}; model: {out}", err=True)

@@ -30,6 +30,13 @@ class Errors(StrEnum):
     REPLACE = "replace"
 
 
+class PageLanguageName(StrEnum):
+    """What a page speaks to its reader."""
+
+    EN = "en"
+    ZH = "zh"
+
+
 SourceFile = Annotated[
     Path | None, typer.Option("--source", metavar="FILE", help="Source text, one segment a line.")
 ]
@@ -143,7 +150,7 @@ RayAddress = Annotated[
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="Work on a Ray cluster: auto, local or HOST:PORT. All see --out as the same folder.",
+        help="Work on a Ray cluster: auto, local or HOST:PORT. All see folders as the same ones.",
     ),
 ]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N.")]
@@ -180,6 +187,7 @@ ExplainSearch = Annotated[
     bool,
     typer.Option("--explain-search", help="Show what the search kept and pruned at every step."),
 ]
+PageLanguage = Annotated[PageLanguageName, typer.Option("--lang", help="The language of the page.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 Beam = Annotated[

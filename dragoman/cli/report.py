@@ -24,6 +24,9 @@ def report(
     One file that needs no other and asks nobody for anything: curves, sample translations, the
     corpus, all settings, the machine. Training writes it at its end. Prints where it is.
     """
+    from dragoman.cli.destination import check_destination
     from dragoman.inspection.report import write_report
 
+    work = folder / "training"
+    check_destination("--out", out, [folder, work / "config.toml", work / "log.jsonl"])
     print(write_report(folder, out))

@@ -21,6 +21,7 @@ from dragoman.corpus.store import CorpusStore
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.inspection.plots import curve_png
 from dragoman.inspection.report import write_report
+from dragoman.inspection.word_alignment_choice import save_choice
 from dragoman.model.adapters import load_trained_weights
 from dragoman.model.folder import save_model
 from dragoman.model.transformer import Transformer, parameter_count
@@ -202,6 +203,8 @@ def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Valida
     config = with_longest(run.config, trainer.store).model_copy(update={"coverage": coverage})
     with stage("learning the shortlist"):
         learn_shortlist(trainer.store, tokenizer).save(run.folder / SHORTLIST)
+    with stage("choosing the attention that aligns words"):
+        save_choice(run.folder, validation.aligning_head(model))
     save_model(run.folder, config, tokenizer, dict(model.state_dict()), card)
     say(convert_trained(run.folder, validation, summary.scores.bleu))
     with EventLog(run.work / LOG, state.step) as log:

@@ -1,7 +1,6 @@
 """dragoman score"""
 
 import json
-import math
 import sys
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,6 +46,7 @@ def score(
     \b
     dragoman score --model models/en-de --source test.en --target test.de
     """
+    from dragoman.cli.validation import perplexity
     from dragoman.decoding.scorer import Scorer
 
     if attention and not as_json:
@@ -65,7 +65,7 @@ def score(
             total, tokens = total + result.log_prob, tokens + len(result.tokens)
         done += len(window)
     if tokens:
-        summary = f"perplexity {math.exp(-total / tokens):.3f} over {tokens:,} subwords"
+        summary = f"perplexity {perplexity(-total / tokens):.3f} over {tokens:,} subwords"
         print(f"{done:,} pairs, {summary}", file=sys.stderr)
 
 

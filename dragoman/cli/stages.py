@@ -261,11 +261,13 @@ def check_output(out: Path) -> None:
 def check_prepared_output(out: Path) -> None:
     """Refuse to write a corpus over anything but one. Raises UserError."""
     from dragoman.corpus.prepared import COMPLETE, FILES, WORK
+    from dragoman.training.checkpoints import LOCK
 
     if out.exists() and not out.is_dir():
         raise UserError(f"{out}: is not a folder", "name another --out")
     names = {path.name for path in out.iterdir()} if out.is_dir() else set()
-    if names - {*FILES, COMPLETE, WORK, "lock"}:
+    ours = not names or names & {COMPLETE, LOCK}  # else a name such as "work" says nothing
+    if not ours or names - {*FILES, COMPLETE, WORK, LOCK}:
         raise UserError(f"{out}: this folder holds something else", "name another --out")
 
 

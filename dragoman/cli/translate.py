@@ -17,16 +17,18 @@ from dragoman.errors import UserError
 from dragoman.text.display import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from dragoman.cli.translation_bar import Advance
     from dragoman.cli.translation_input import Input
-    from dragoman.decoding.pipeline import Pipeline
+    from dragoman.decoding.answers import Answer
+    from dragoman.decoding.pipeline import Entry
     from dragoman.decoding.recipe import Recipe
     from dragoman.decoding.translator import Translator
     from dragoman.decoding.workers import Wanted
 
     Write = Callable[[list[bytes]], None]
+    Window = list[tuple[Entry, Answer]]
 
 # A write of so much to a pipe is done as a whole or not at all.
 _ATOMIC = getattr(select, "PIPE_BUF", 512)
@@ -51,6 +53,7 @@ same command is run again; until it is done, its work is in FILE.partial and FIL
 dragoman translate --model models/en-de < new.en > new.de
 dragoman translate --model models/en-de --text "Good morning!"
 dragoman translate --model models/en-de large.en --output large.de
+dragoman translate --model models/de-en mono.de --output mono.en --ray auto
 """
 
 _Files = Annotated[
@@ -95,9 +98,11 @@ def translate(
     device: options.Device = "auto",
     engine: options.Engine = options.EngineName.AUTO,
     threads: options.Threads = None,
+    ray: options.RayAddress = None,
     errors: options.ErrorsOption = options.Errors.STRICT,
 ) -> None:
     """Read the options and translate; what they mean is in the help above."""
+    from dragoman.cli.destination import check_destination
     from dragoman.cli.loading import find_recipe, natively
     from dragoman.cli.translation_input import STDIN, Input
     from dragoman.decoding.answers import Form
@@ -106,7 +111,10 @@ def translate(
 
     if text and files:
         raise UserError("--text and files together", "give one of them")
+    if ray is not None and threads is not None:
+        raise UserError("--ray and --threads exclude each other", "the cluster has its own cores")
     given = Input(text or [], [] if text else files or [STDIN], prefix, errors.value)
+    check_destination("--output", output, [*given.paths, prefix, *model])
     recipe, description = find_recipe(
         model, beam, length_penalty, device, n_best, settings or [], mbr, engine
     )
@@ -116,17 +124,22 @@ def translate(
     recipe = replace(recipe, choice=replace(recipe.choice, threads=threads))
     translator = recipe.open(say, description)
     form = Form("json" if as_json else "table" if n_best > 1 else "text", scores)
-    _Job(recipe, translator, given, Wanted(form, n_best, explain_search)).run(output)
+    _Job(recipe, translator, given, Wanted(form, n_best, explain_search), ray).run(output)
 
 
 class _Job:
     """One run of the command: its input through the workers to its output."""
 
     def __init__(
-        self, recipe: "Recipe", translator: "Translator", given: "Input", wanted: "Wanted"
+        self,
+        recipe: "Recipe",
+        translator: "Translator",
+        given: "Input",
+        wanted: "Wanted",
+        ray: str | None,
     ) -> None:
         self._recipe, self._translator, self._given = recipe, translator, given
-        self._wanted = wanted
+        self._wanted, self._ray = wanted, ray
 
     def run(self, output: Path | None) -> None:
         """Translate to a file or to stdout. Raises UserError, and Exit(1) when a worker dies."""
@@ -172,6 +185,9 @@ class _Job:
         from dragoman.decoding.workers import Workers
 
         given = self._given
+        if self._ray is not None:
+            self._translate_on_cluster(self._ray, write, done, free)
+            return
         threads = self._recipe.choice.threads
         workers = Workers(self._recipe, self._translator, self._wanted, threads, given.typed)
         pace = Pace(not given.stored, given.prefix is None, done + 1)
@@ -181,13 +197,24 @@ class _Job:
         ):
             self._write_all(pipeline, write, advance, done)
 
+    def _translate_on_cluster(self, address: str, write: "Write", done: int, free: bool) -> None:
+        from dragoman.scale.ray_data import RayData
+        from dragoman.scale.translating import translate_on_cluster
+
+        entries = self._given.entries(done)
+        with RayData(address) as cluster, _bar(self._given.size, free) as advance:
+            windows = translate_on_cluster(
+                cluster.map, self._recipe, self._wanted, entries, done + 1
+            )
+            self._write_all(windows, write, advance, done)
+
     def _write_all(
-        self, pipeline: "Pipeline", write: "Write", advance: "Advance", done: int
+        self, windows: "Iterable[Window]", write: "Write", advance: "Advance", done: int
     ) -> None:
         from dragoman.cli.translation_input import line_size
 
         number = done
-        for window in pipeline:
+        for window in windows:
             if number == done:
                 advance(0, self._given.skipped)
             answers, warnings = [], []

@@ -31,7 +31,18 @@ class Input:
 
     def __post_init__(self) -> None:
         """Raises UserError for a path that is no file, before anything is loaded."""
-        for path in [*self.paths, *([] if self.prefix is None else [self.prefix])]:
+        for number, text in enumerate(self.texts, start=1):
+            try:
+                text.encode()
+            except UnicodeEncodeError:  # what is not UTF-8 on a command line comes as surrogates
+                raise UserError(
+                    f"--text number {number}: is not UTF-8",
+                    "give it in a file with --errors replace",
+                ) from None
+        paths = [*self.paths, *([] if self.prefix is None else [self.prefix])]
+        if paths.count(STDIN) > 1:
+            raise UserError("standard input is named twice", "it can be read only once")
+        for path in paths:
             if path != STDIN and not (path.exists() and not path.is_dir()):
                 open_bytes(path).close()
 

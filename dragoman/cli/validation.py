@@ -21,15 +21,17 @@ from dragoman.decoding.translation import Translation
 from dragoman.decoding.translator import Translator
 from dragoman.errors import UserError
 from dragoman.evaluation.metrics import Metrics, evaluate_corpus
+from dragoman.inspection.word_alignment import AlignmentHead, WordAligner
+from dragoman.inspection.word_alignment_choice import ENOUGH, measure_heads
 from dragoman.model.folder import LoadedModel
 from dragoman.model.transformer import Transformer
 from dragoman.training.objective import validation_nll
 from dragoman.training.progress import stage
 
 # Pairs translated at every validation, and once at the end; fewer when the time is short.
-_DURING, _AT_END = 200, 500
+_DURING, _AT_END = 200, 1000
 # Seconds of a time budget for each of them.
-_SECONDS_DURING, _SECONDS_AT_END = 2.5, 1.0
+_SECONDS_DURING, _SECONDS_AT_END = 2.5, 0.4
 # Lines translated between two updates of a progress bar.
 _CHUNK = 256
 
@@ -96,6 +98,11 @@ class Validation:
         if len(chosen) < len(self._pairs):  # as many as the time allows
             name = f"evaluating a part of the {len(self._pairs):,} validation pairs"
         return self._measure(chosen, translate_all(translator, sources, name))
+
+    def aligning_head(self, model: Transformer) -> AlignmentHead:
+        """The head whose attention aligns words best, by a part of the pairs."""
+        aligner = WordAligner(LoadedModel(self._config, self._tokenizer, model))
+        return measure_heads(aligner, spread(self._pairs, min(ENOUGH, self._at_end // 2)))[0].head
 
     def quality(self, engine: Engine) -> Metrics:
         """The scores of another engine with the same model, on the same text as `final`."""

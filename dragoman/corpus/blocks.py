@@ -24,6 +24,8 @@ from dragoman.text.lines import (
 )
 
 _READ_BYTES = 1 << 20
+# Of one block: 16,384 lines of text have some megabytes, an archive made to fill a memory has more.
+_MOST_BYTES = 512 * 1024 * 1024
 _LINE_FEED = 10
 
 
@@ -101,7 +103,10 @@ def _count(content: bytes) -> int:
 
 
 def _cut(stream: BinaryIO, lines: int, name: str) -> Iterator[bytes]:
-    """Blocks of so many lines; the last may have fewer. Raises UserError for an endless line."""
+    """Blocks of so many lines; the last may have fewer.
+
+    Raises UserError for an endless line, and for lines that are too long for a block.
+    """
     first = 1
     pending: list[bytes] = []
     count = 0  # line feeds in pending
@@ -119,5 +124,11 @@ def _cut(stream: BinaryIO, lines: int, name: str) -> Iterator[bytes]:
         tail = len(data) - 1 - int(ends[-1]) if len(ends) else tail + len(data)
         if tail > MAXIMUM_LINE_BYTES:
             deque(iterate_lines(io.BytesIO(b"".join(pending)), name, "replace", first), maxlen=0)
+        if sum(map(len, pending)) > _MOST_BYTES:
+            raise UserError(
+                f"{name}:{first}: the {count:,} lines from here on have more than "
+                f"{_MOST_BYTES // 1024**2} MiB",
+                "a corpus holds one sentence or paragraph a line; drop what is no text",
+            )
     if rest := b"".join(pending):
         yield rest

@@ -66,6 +66,7 @@ class Tokenizer:
 
     def __init__(self, model: bytes) -> None:
         self._model = model
+        self._shown = dict[int, str]()  # what `pieces` has given for an id
         self._processor = _open_model(model)
         self.vocabulary_size: int = self._processor.get_piece_size()
         """The number of ids: those that `encode` gives are below it."""
@@ -85,11 +86,6 @@ class Tokenizer:
     def byte_ids(self) -> list[int]:
         """The ids that each stand for one byte of a character which has no id, by byte."""
         return list(self._byte_ids)
-
-    @classmethod
-    def from_bytes(cls, model: bytes) -> "Tokenizer":
-        """Opens what `to_bytes` gave; `UserError` if it is anything else."""
-        return cls(model)
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
@@ -227,12 +223,18 @@ class Tokenizer:
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """One printable string for each id, for display: `▁` is a space, `⟨1⟩` the first slot."""
-        return [self._display(int(number)) for number in ids]
+        shown = self._shown
+        return [shown.get(number) or self._display(int(number)) for number in ids]
 
     def encode_source(self, text: str) -> tuple[list[int], list[str]]:
         """Masks a source text and encodes it: its ids and the spans that its slots stand for."""
-        masked = mask_spans(text)
-        return self.encode(masked.text), masked.spans
+        return self.encode_sources([text])[0]
+
+    def encode_sources(self, texts: Sequence[str]) -> list[tuple[list[int], list[str]]]:
+        """`encode_source` for many texts, in less time for each."""
+        masked = [mask_spans(text) for text in texts]
+        encoded = self.encode_batch([text for text, _ in masked])
+        return [(ids, spans) for ids, (_, spans) in zip(encoded, masked, strict=True)]
 
     def encode_pair(self, source: str, target: str) -> tuple[list[int], list[int]]:
         """Masks a training pair with slots that both sides share and encodes it."""
@@ -292,13 +294,10 @@ class Tokenizer:
 
     def _display(self, number: int) -> str:
         piece: str = self._processor.id_to_piece(number)
+        shown = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in piece)
         if piece in SLOTS:
-            return f"⟨{SLOTS.index(piece) + 1}⟩"
-        if piece.isprintable():
-            return piece
-        return "".join(
-            character if character.isprintable() else ascii(character)[1:-1] for character in piece
-        )
+            shown = f"⟨{SLOTS.index(piece) + 1}⟩"
+        return self._shown.setdefault(number, shown)
 
     def _is_sound(self) -> bool:
         processor = self._processor

@@ -1,8 +1,14 @@
-"""Which source word a word of a translation comes from, by the attention between their subwords."""
+"""Which source word a word of a translation comes from, by the attention between their subwords.
+
+Letters: T target subwords, S source subwords, N target words, M source words.
+"""
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 _SPACE = "\u2581"  # where a subword begins a word
 
@@ -28,27 +34,34 @@ def align(
     for the ends is not looked at. unspaced: whether the source, the target is of a script that
     writes no spaces; there a subword is a word.
     """
-    sources, targets = _words(source, unspaced[0]), _words(target, unspaced[1])
-    links = []
-    for target_place, rows in enumerate(targets):
-        weights = [
-            sum(attention[row][column] for row in rows for column in columns) for columns in sources
-        ]
-        if not weights:
-            break
-        source_place = max(range(len(weights)), key=weights.__getitem__)
-        links.append(
-            Link(
-                _text(source, sources[source_place]),
-                _text(target, rows),
-                source_place,
-                target_place,
-            )
-        )
-    return links
+    sources, targets = word_ranges(source, unspaced[0]), word_ranges(target, unspaced[1])
+    if not sources or not targets:
+        return []
+    weights = np.asarray(attention)[: len(target), : len(source)]
+    places = attended_words(
+        weights, [word.start for word in sources], [word.start for word in targets]
+    )
+    return [
+        Link(word_text(source, sources[place]), word_text(target, targets[number]), place, number)
+        for number, place in enumerate(places.tolist())
+    ]
 
 
-def _words(pieces: Sequence[str], unspaced: bool) -> list[range]:
+def attended_words(
+    weights: npt.NDArray[Any], source_starts: Sequence[int], target_starts: Sequence[int]
+) -> npt.NDArray[np.int64]:
+    """(T, S) weights -> (N,): for each target word the source word it attends to most.
+
+    The weights of a word are the sums over its subwords; starts are the places of the first of
+    each word, both not empty.
+    """
+    columns = np.add.reduceat(weights, source_starts, axis=1)  # (T, S) -> (T, M)
+    summed = np.add.reduceat(columns, target_starts, axis=0)  # (T, M) -> (N, M)
+    places: npt.NDArray[np.int64] = summed.argmax(axis=1)
+    return places
+
+
+def word_ranges(pieces: Sequence[str], unspaced: bool) -> list[range]:
     """Where the subwords of each word stand; a lone sign for a space belongs to what follows."""
     starts = [
         place
@@ -58,5 +71,6 @@ def _words(pieces: Sequence[str], unspaced: bool) -> list[range]:
     return [range(*both) for both in itertools.pairwise([*starts, len(pieces)])]
 
 
-def _text(pieces: Sequence[str], places: range) -> str:
+def word_text(pieces: Sequence[str], places: range) -> str:
+    """A word as text, without the sign for the space before it."""
     return "".join(pieces[place] for place in places).strip(_SPACE)

@@ -46,6 +46,8 @@ def odd_casing(text: str) -> Casing | None:
     several words of 8 letters or more together, one of which has at least 4. INVERTED is what a
     forgotten caps-lock key writes ("hELLO wORLD"). Protected spans do not count.
     """
+    if text[1:].islower():  # as nearly every line is, and cheaper to see than what follows
+        return None
     if not _CAPITALS.search(text) or not any(map(str.isupper, text)):
         return None
     outside = _outside(text)

@@ -144,6 +144,8 @@ def _places(description: ModelDescription) -> Iterator[Path]:
 
 def _read(folder: Path, identity: Identity) -> Form | None:
     """The record of a form, if it is the one sought and its files are as they were written."""
+    if not (folder / _RECORD).is_file():  # opening a pipe would wait
+        return None
     try:
         with (folder / _RECORD).open("rb") as stream:
             values = json.loads(stream.read(_LARGEST_RECORD))
@@ -151,7 +153,8 @@ def _read(folder: Path, identity: Identity) -> Form | None:
         if form.identity != identity:
             return None
         for name, digest in form.files.items():
-            if Path(name).name != name or file_digest(folder / name) != digest:
+            path = folder / name
+            if Path(name).name != name or not path.is_file() or file_digest(path) != digest:
                 return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, UserError):
         return None

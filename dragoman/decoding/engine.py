@@ -1,7 +1,7 @@
 """What stands behind a translator: token ids in, hypotheses out; loads no torch."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +55,11 @@ class Engine(Protocol):
 
         Sources hold no end-of-sentence and fit the model. No result depends on the other sources.
         """
+
+    def search_each(
+        self, sources: Sequence[Sequence[int]], request: Request
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """What `search` finds, with the number of its source, each as soon as it is found."""
 
 
 def output_limit(

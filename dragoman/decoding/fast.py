@@ -9,7 +9,7 @@ Shapes: N beams.
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,8 @@ _EXPONENT = 0.7
 # An exponent of 0 would make CTranslate2 stop as soon as the best open hypothesis ends.
 _SMALLEST_EXPONENT = 1e-6
 _EOS = str(Tokenizer.eos_id)
+# Most sentences x beam of a batch: more leave the cache of a core at every step.
+_ROWS = 64
 
 
 def cores() -> int:
@@ -59,19 +61,15 @@ def vocabulary_map(shortlist: Shortlist, names: Sequence[str]) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Answers:
-    """What CTranslate2 will answer, and its translator, which must live until it has."""
-
-    futures: list[Any]
-    translator: ctranslate2.Translator
-
-
-@dataclass(frozen=True)
 class _Job:
-    """Sources searched together: their numbers and what CTranslate2 will answer."""
+    """Sources searched together: their numbers, what CTranslate2 will answer, and its translator.
+
+    The translator must live until it has answered.
+    """
 
     numbers: list[int]
-    answers: _Answers
+    futures: list[Any]
+    translator: ctranslate2.Translator
 
 
 class CTranslate2Engine:
@@ -99,6 +97,7 @@ class CTranslate2Engine:
         self._workers = threads or cores()
         self._folder, self._model_folder = folder, model_folder
         self._names = [str(number) for number in range(tokenizer.vocabulary_size)]
+        self._ids = {name: number for number, name in enumerate(self._names)}
         self._opening, self._has_shortlist = threading.Lock(), False
         self._translator = self._open(config.search.shortlist)
 
@@ -131,107 +130,164 @@ class CTranslate2Engine:
             return self._translator
 
     def search(self, sources: Sequence[Sequence[int]], request: Request) -> list[list[Hypothesis]]:
-        """Hypotheses of every source, best first, at most the beam's width of each."""
-        if request.no_repeat_ngram:  # its probabilities leave out what would repeat
-            return [self._search_strictly(source, request) for source in sources]
-        jobs = [
-            self._start(sources, numbers, request) for numbers in self._batches(sources, request)
-        ]
+        """The n_best hypotheses of every source, best first."""
         results: list[list[Hypothesis]] = [[] for _ in sources]
-        again = []
-        for job in jobs:
-            for number, future in zip(job.numbers, job.answers.futures, strict=True):
-                limit = output_limit(sources[number], request.search, self.config)
-                found = self._hypotheses(future.result(), request.search.length_penalty)
-                results[number] = found
-                if not all(one.finished and 0 < len(one.tokens) <= limit for one in found):
-                    again.append(number)
-        for number in again:
-            results[number] = self._search_strictly(sources[number], request)
+        for number, found in self.search_each(sources, request):
+            results[number] = found
         return results
 
-    def _batches(self, sources: Sequence[Sequence[int]], request: Request) -> Iterator[list[int]]:
-        """Sources of about one length together, long ones first, within the token budget."""
-        order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
-        share = -(-len(order) // self._workers)  # a small input is for all the workers
-        start = 0
-        while start < len(order):
-            width = (len(sources[order[start]]) + 1) * request.search.beam
-            count = max(1, min(share, request.search.batch_tokens // width))
-            yield order[start : start + count]
-            start += count
+    def search_each(
+        self, sources: Sequence[Sequence[int]], request: Request
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """What `search` finds, with the number of its source, as it is found: long ones first.
 
-    def _start(
-        self, sources: Sequence[Sequence[int]], numbers: list[int], request: Request
-    ) -> _Job:
-        limits = [output_limit(sources[n], request.search, self.config) for n in numbers]
-        return _Job(numbers, self._translate([sources[n] for n in numbers], request, max(limits)))
+        The search begins with the call, not with the first result that is asked for.
+        """
+        limits = [output_limit(source, request.search, self.config) for source in sources]
+        batches = self._batches(sources, range(len(sources)), request)
+        jobs = [
+            self._start(sources, numbers, request, max(limits[number] for number in numbers) + 1)
+            for numbers in batches
+        ]
+        return self._results(sources, limits, jobs, request)
 
-    def _translate(
+    def _results(
         self,
-        batch: Sequence[Sequence[int]],
+        sources: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        jobs: Iterable[_Job],
         request: Request,
-        limit: int,
-        min_length: int = 0,
-    ) -> _Answers:
-        beam = request.search.beam
-        shortlist = request.search.shortlist and self._model_folder is not None
-        translator = self._opened(shortlist)
-        futures: list[Any] = translator.translate_batch(
-            [self._words(ids) for ids in batch],
-            asynchronous=True,
-            beam_size=beam,
-            num_hypotheses=beam,
-            length_penalty=max(_EXPONENT * request.search.length_penalty, _SMALLEST_EXPONENT),
-            max_input_length=0,
-            min_decoding_length=min_length,
-            no_repeat_ngram_size=request.no_repeat_ngram,
-            use_vmap=shortlist,
-            max_decoding_length=limit + 1,  # with end-of-sentence
-            return_scores=True,
-            return_end_token=True,
-        )
-        return _Answers(futures, translator)
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        open_, known = list[int](), dict[int, list[list[int]]]()
+        for job in jobs:
+            for number, future in zip(job.numbers, job.futures, strict=True):
+                result, limit = future.result(), limits[number]
+                if all(_ended(words, limit) for words in result.hypotheses):
+                    if not request.no_repeat_ngram:
+                        yield number, self._hypotheses(result, request)
+                    else:  # its probabilities leave out what would repeat
+                        known[number] = [self._tokens(words) for words in result.hypotheses]
+                elif request.search.beam == 1 and (tokens := self._tokens(result.hypotheses[0])):
+                    known[number] = [tokens[:limit]]  # greedy search would have come to the same
+                else:
+                    open_.append(number)
+        yield from self._rescored(sources, known, request)
+        yield from self._search_strictly(sources, limits, open_, request)
 
-    def _words(self, ids: Sequence[int]) -> list[str]:
-        names = self._names
-        return [*(names[number] for number in ids), _EOS]
-
-    def _hypotheses(self, result: Any, alpha: float) -> list[Hypothesis]:
-        found = []
-        exponent = max(_EXPONENT * alpha, _SMALLEST_EXPONENT)
-        for words, score in zip(result.hypotheses, result.scores, strict=True):
-            finished = bool(words) and words[-1] == _EOS
-            length = len(words)
-            log_prob = score * length**exponent
-            tokens = list(map(int, words[:-1] if finished else words))
-            score = log_prob / length_penalty(length, alpha)
-            found.append(Hypothesis(tokens, log_prob, score, finished))
-        found.sort(key=lambda hypothesis: -hypothesis.score)
-        return found
-
-    def _search_strictly(self, source: Sequence[int], request: Request) -> list[Hypothesis]:
-        """One sentence alone, at least one token and at most its limit; for the few that need it.
+    def _search_strictly(
+        self,
+        sources: Sequence[Sequence[int]],
+        limits: Sequence[int],
+        numbers: Sequence[int],
+        request: Request,
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """At least one token and at most the limit of each, for the few sources that need it.
 
         What is open at the limit ends there. Log-probabilities are computed anew: CTranslate2's are
         among the symbols allowed at a step, the native engine's do not depend on what is.
         """
-        limit = output_limit(source, request.search, self.config)
-        # Steps up to the limit, and not the end after it: that comes with the log-probabilities.
-        answers = self._translate([source], request, limit - 1, min_length=1)
-        alpha = request.search.length_penalty
-        rows = dict.fromkeys(
-            tuple(one.tokens) for one in self._hypotheses(answers.futures[0].result(), alpha)
+        jobs = list[_Job]()
+        for limit in {limits[number] for number in numbers}:  # CTranslate2 has one for a batch
+            equal = [number for number in numbers if limits[number] == limit]
+            jobs += [
+                # Steps up to the limit, and not the end after it: `_rescored` adds that.
+                self._start(sources, batch, request, limit, min_length=1)
+                for batch in self._batches(sources, equal, request)
+            ]
+        rows = {
+            number: [self._tokens(words) for words in future.result().hypotheses]
+            for job in jobs
+            for number, future in zip(job.numbers, job.futures, strict=True)
+        }
+        yield from self._rescored(sources, rows, request)
+
+    def _rescored(
+        self,
+        sources: Sequence[Sequence[int]],
+        rows: dict[int, list[list[int]]],
+        request: Request,
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """The different rows of each source as hypotheses with log-probabilities of their own."""
+        different = {
+            number: list(dict.fromkeys(map(tuple, found))) for number, found in rows.items()
+        }
+        all_rows = [tokens for found in different.values() for tokens in found]
+        all_sources = [sources[number] for number, found in different.items() for _ in found]
+        log_probs = iter(self.token_log_probs(all_sources, all_rows) if all_rows else [])
+        for number, found in different.items():
+            hypotheses = []
+            for tokens in found:
+                log_prob = sum(next(log_probs))
+                penalty = length_penalty(len(tokens) + 1, request.search.length_penalty)
+                hypotheses.append(Hypothesis(list(tokens), log_prob, log_prob / penalty))
+            hypotheses.sort(key=lambda hypothesis: -hypothesis.score)
+            yield number, hypotheses[: request.n_best]
+
+    def _batches(
+        self, sources: Sequence[Sequence[int]], numbers: Iterable[int], request: Request
+    ) -> Iterator[list[int]]:
+        """Sources of about one length together, long ones first, within the token budget."""
+        order = sorted(numbers, key=lambda number: -len(sources[number]))
+        share = -(-len(order) // self._workers)  # a small input is for all the workers
+        most = max(1, min(share, _ROWS // request.search.beam))
+        start = 0
+        while start < len(order):
+            width = (len(sources[order[start]]) + 1) * request.search.beam
+            count = max(1, min(most, request.search.batch_tokens // width))
+            yield order[start : start + count]
+            start += count
+
+    def _start(
+        self,
+        sources: Sequence[Sequence[int]],
+        numbers: list[int],
+        request: Request,
+        limit: int,
+        min_length: int = 0,
+    ) -> _Job:
+        """Begin with a batch; limit: the most tokens of an output, with end-of-sentence."""
+        beam = request.search.beam
+        shortlist = request.search.shortlist and self._model_folder is not None
+        translator = self._opened(shortlist)
+        futures: list[Any] = translator.translate_batch(
+            [self._words(sources[number]) for number in numbers],
+            asynchronous=True,
+            beam_size=beam,
+            num_hypotheses=beam,
+            length_penalty=_exponent(request.search.length_penalty),
+            max_input_length=0,
+            min_decoding_length=min_length,
+            no_repeat_ngram_size=request.no_repeat_ngram,
+            use_vmap=shortlist,
+            max_decoding_length=limit,
+            return_scores=True,
+            return_end_token=True,
         )
-        found = []
-        for tokens, log_probs in zip(
-            rows, self.token_log_probs([source] * len(rows), list(rows)), strict=True
-        ):
-            log_prob = sum(log_probs)
-            score = log_prob / length_penalty(len(tokens) + 1, alpha)
-            found.append(Hypothesis(list(tokens), log_prob, score))
-        found.sort(key=lambda hypothesis: -hypothesis.score)
-        return found
+        return _Job(numbers, futures, translator)
+
+    def _words(self, ids: Sequence[int]) -> list[str]:
+        names = self._names
+        return [*[names[number] for number in ids], _EOS]
+
+    def _tokens(self, words: Sequence[str]) -> list[int]:
+        """The ids of an output, without its end."""
+        ids = self._ids
+        return [ids[word] for word in words if word != _EOS]
+
+    def _hypotheses(self, result: Any, request: Request) -> list[Hypothesis]:
+        """The n_best of what has ended."""
+        alpha = request.search.length_penalty
+        exponent = _exponent(alpha)
+        ranked = []
+        for words, score in zip(result.hypotheses, result.scores, strict=True):
+            length = len(words)
+            log_prob = score * length**exponent
+            ranked.append((log_prob / length_penalty(length, alpha), log_prob, words))
+        ranked.sort(key=lambda each: -each[0])
+        return [
+            Hypothesis(self._tokens(words), log_prob, score)
+            for score, log_prob, words in ranked[: request.n_best]
+        ]
 
     def token_log_probs(
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]
@@ -245,3 +301,12 @@ class CTranslate2Engine:
             max_input_length=0,
         )
         return [list(result.log_probs) for result in results]
+
+
+def _exponent(alpha: float) -> float:
+    return max(_EXPONENT * alpha, _SMALLEST_EXPONENT)
+
+
+def _ended(words: Sequence[str], limit: int) -> bool:
+    """Whether an output is not empty, has ended and is no longer than its own limit."""
+    return 1 < len(words) <= limit + 1 and words[-1] == _EOS

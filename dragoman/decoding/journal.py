@@ -23,6 +23,8 @@ from dragoman.text.lines import sync_folder, write_error
 _INTERVAL: Final = 1.0
 _BLOCK: Final = 1024 * 1024
 _LONGEST_JOURNAL: Final = 1024 * 1024 * 1024
+# What every journal begins with: what does not is somebody's own file of that name.
+_MARK: Final = b'{"journal": "dragoman"'
 
 Identity = dict[str, Any]
 """What a job is, by aspects such as "input" and "model": two jobs are one when all are equal."""
@@ -34,7 +36,8 @@ class FileJob:
     `lines` says how many lines of input were done before, `note` what a person should know of that.
     The file holds its old content until the end. A pipe or a device is written directly. Raises
     UserError when the folder is missing or not writable, when the disk is full and when another
-    process works on the same file; what is done is then kept.
+    process works on the same file, with what is done kept; and when FILE.partial or FILE.journal
+    are there and not a job's.
     """
 
     def __init__(self, path: Path, identity: Identity) -> None:
@@ -52,13 +55,16 @@ class FileJob:
 
     def __enter__(self) -> Self:
         with self._errors():
-            if self._real.exists() and not stat.S_ISREG(self._real.stat().st_mode):
-                self._stream = open(self._real, "wb", buffering=0)
+            # Not the real path: that of /dev/stdout may be a name that nobody can open.
+            if self.path.exists() and not stat.S_ISREG(self.path.stat().st_mode):
+                self._stream = open(self.path, "wb", buffering=0)
                 return self
             self._log = self._lock()
             try:
                 self._go_on(self._log)
             except BaseException:
+                if not os.fstat(self._log.fileno()).st_size:
+                    self._journal.unlink()
                 self._log.close()
                 raise
         return self
@@ -131,6 +137,7 @@ class FileJob:
     def _go_on(self, log: BinaryIO) -> None:
         """Open the partial file after what the journal says is done; else begin anew."""
         header, last, end = _read(log)
+        self._refuse_foreign(log)
         problem = None
         if last is not None:
             problem = self._difference(header) or self._damage(last)
@@ -141,11 +148,29 @@ class FileJob:
             if problem is not None:
                 self.note = f"{self._partial}: {problem}: beginning anew"
             self.lines = self._bytes = self._checksum = 0
+            self._partial.unlink(missing_ok=True)  # before its journal: alone it is somebody's
             log.truncate(0)
-            log.write(json.dumps(self.identity).encode() + b"\n")
+            header = {"journal": "dragoman"} | self.identity
+            log.write(json.dumps(header).encode() + b"\n")
+            os.fsync(log.fileno())
         self._recorded = self.lines
         self._stream = open(self._partial, "ab", buffering=0)  # noqa: SIM115
         self._stream.truncate(self._bytes)
+
+    def _refuse_foreign(self, log: BinaryIO) -> None:
+        """Raises UserError for files of these names that no job has written."""
+        log.seek(0)
+        start = log.read(len(_MARK)).rstrip(b"\0")  # zeros: of a power cut
+        found = None
+        if not _MARK.startswith(start):
+            found = self._journal
+        elif not start and self._partial.exists() and self._partial.stat().st_size:
+            found = self._partial
+        if found is not None:
+            raise UserError(
+                f"{found}: is in the way, and not of a job of Dragoman",
+                "move it elsewhere, or give another --output",
+            )
 
     def _difference(self, header: Identity) -> str | None:
         for aspect, value in self.identity.items():

@@ -7,7 +7,7 @@ GPU, and for a model that CTranslate2 cannot run, it is the native engine.
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -115,16 +115,25 @@ class FastEngine:
 
     def search(self, sources: Sequence[Sequence[int]], request: Request) -> list[list[Hypothesis]]:
         """Hypotheses of every source, best first."""
+        return self._engine_for(request).search(sources, request)
+
+    def search_each(
+        self, sources: Sequence[Sequence[int]], request: Request
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """The same, each as soon as it is found; the search begins with the call."""
+        return self._engine_for(request).search_each(sources, request)
+
+    def _engine_for(self, request: Request) -> Engine:
         from dragoman.decoding.fast import unsupported
 
         reason = unsupported(request, self.tokenizer.vocabulary_size)
         if reason is None:
-            return self.fast.search(sources, request)
+            return self.fast
         if self._choice.engine == "ctranslate2":
             raise UserError(
                 f"the ctranslate2 engine cannot do this: {reason}", "use --engine auto or native"
             )
-        return self.native(reason).search(sources, request)
+        return self.native(reason)
 
     def native(self, reason: str) -> "NativeEngine":
         """The native engine of the same model, opened once."""

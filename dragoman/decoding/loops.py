@@ -43,7 +43,9 @@ def find_loop(items: Sequence[Hashable]) -> Loop | None:
     """
     if len(items) < FEWEST_REPEATS:
         return None
-    # A loop repeats each item of its phrase: hardly any ordinary sentence gets past this line.
+    # A loop repeats each item of its phrase: hardly any ordinary sentence gets past these lines.
+    if len(items) - len(set(items)) < FEWEST_REPEATS - 1:
+        return None
     if max(Counter(items).values()) < FEWEST_REPEATS:
         return None
     best: Loop | None = None
@@ -90,8 +92,9 @@ def text_loop(text: str) -> Loop | None:
             phrase = text[start : spans[loop.second - 1][1]]
             return Loop(start, second - start, loop.repeats, phrase)
     # A loop of characters has at least seven that came before.
-    if any(_may_loop(chunk) for chunk in chunks if len(chunk) > len(set(chunk)) + 6):
-        return _character_loop(text)
+    for chunk in chunks:
+        if len(chunk) > 7 and len(chunk) > len(set(chunk)) + 6 and _may_loop(chunk):
+            return _character_loop(text)
     return None
 
 

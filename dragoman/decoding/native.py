@@ -74,6 +74,14 @@ class NativeEngine:
         Raises UserError for a search with a shortlist where the model's folder has none.
         """
         results: list[list[Hypothesis]] = [[] for _ in sources]
+        for number, hypotheses in self.search_each(sources, request):
+            results[number] = hypotheses
+        return results
+
+    def search_each(
+        self, sources: Sequence[Sequence[int]], request: Request
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """What `search` finds, with the number of its source, each as soon as it is found."""
         for numbers in self._batches(sources, request):
             batch = [sources[number] for number in numbers]
             part = replace(
@@ -83,19 +91,20 @@ class NativeEngine:
                 else (),
                 recorder=_renumbered(request.recorder, numbers),
             )
-            for number, hypotheses in zip(numbers, self._search_batch(batch, part), strict=True):
-                results[number] = hypotheses
-        return results
+            yield from zip(numbers, self._search_batch(batch, part), strict=True)
 
     def _batches(self, sources: Sequence[Sequence[int]], request: Request) -> Iterator[list[int]]:
         """Sources of about one length together, long ones first, within the token budget."""
         search = request.search
         rows = max(request.n_best if search.sample else search.beam, search.mbr_samples)
+        # Samples are drawn from whole vocabularies in float64, which takes that much more memory.
+        draws = search.sample or search.mbr_samples
+        budget = search.batch_tokens // 4 if draws else search.batch_tokens
         order = sorted(range(len(sources)), key=lambda number: -len(sources[number]))
         start = 0
         while start < len(order):
             width = (len(sources[order[start]]) + 1) * rows
-            count = max(1, search.batch_tokens // width)
+            count = max(1, budget // width)
             yield order[start : start + count]
             start += count
 

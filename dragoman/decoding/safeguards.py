@@ -177,12 +177,15 @@ def length(
     before, after = len(source.strip()), len(translation.strip())
     expected = before * languages.target_length / languages.source_length
     ratio = after / expected if expected else math.inf
-    details = {"ratio": round(ratio, 3), "source": before, "translation": after}
+    kind: Kind
     if before >= _FEWEST * languages.source_length and ratio < _SHORTEST_SHARE:
-        return Finding("short", f"suspiciously short: {after} characters for {before}", details)
-    if after > _LONGEST_SHARE * expected + _SLACK * languages.target_length:
-        return Finding("long", f"suspiciously long: {after} characters for {before}", details)
-    return None
+        kind = "short"
+    elif after > _LONGEST_SHARE * expected + _SLACK * languages.target_length:
+        kind = "long"
+    else:
+        return None
+    details = {"ratio": round(ratio, 3), "source": before, "translation": after}
+    return Finding(kind, f"suspiciously {kind}: {after} characters for {before}", details)
 
 
 def lost_spans(source: str, translation: str) -> list[Finding]:
@@ -191,7 +194,7 @@ def lost_spans(source: str, translation: str) -> list[Finding]:
     ``details``: lost, each as often as it is missing.
     """
     wanted = count_spans(source)
-    if not wanted:
+    if not wanted:  # as of nearly every line
         return []
     missing = list((wanted - count_spans(translation)).elements())
     links = [span for span in missing if _LINK.match(span)]

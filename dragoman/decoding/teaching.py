@@ -94,8 +94,8 @@ def check_identity(folder: Path, identity: dict[str, Any]) -> None:
             stream.write(content.encode() + b"\n")
         return
     try:
-        kept = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
+        kept = dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError):
         kept = {}
     if kept != json.loads(content):
         changed = [name for name, value in identity.items() if kept.get(name) != value]

@@ -1,50 +1,28 @@
 """Raw text in, raw text out, whatever engine searches; loads no torch."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import replace
 from pathlib import Path
 
 from dragoman.config import SearchConfig
 from dragoman.decoding.alignment import Link, align
-from dragoman.decoding.casing import Casing, normalize_case, odd_casing, restore_case
+from dragoman.decoding.casing import restore_case
 from dragoman.decoding.engine import Engine, Request, output_limit
 from dragoman.decoding.explanation import SearchTrace, recorder_of
-from dragoman.decoding.hypothesis import Hypothesis, Prefix
+from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.loops import NO_REPEAT, Loop, token_loop, without_loop
-from dragoman.decoding.prefix import begins_with, prefix_symbols
-from dragoman.decoding.safeguards import Finding, examine, is_untranslatable, loop_finding
+from dragoman.decoding.pieces import Line, Piece, Splitter
+from dragoman.decoding.prefix import begins_with
+from dragoman.decoding.safeguards import Finding, examine, loop_finding
 from dragoman.decoding.streaming import stream
 from dragoman.decoding.translation import Candidate, Translation
 from dragoman.errors import UserError
 from dragoman.text.languages import UNSPACED, base_code
 from dragoman.text.protect import count_spans
-from dragoman.text.segments import split_to_fit
 
 # Lines read, sorted by length and translated together when a stream is translated.
 _WINDOW = 2048
 _WINDOW_CHARACTERS = 1_000_000
-
-
-@dataclass(frozen=True)
-class _Piece:
-    """A part of a line short enough for the model."""
-
-    text: str
-    ids: tuple[int, ...]
-    spans: tuple[str, ...]
-    beginning: str = ""  # of its translation
-    prefix: Prefix = ()
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A line as pieces and the white space before, between and after them."""
-
-    text: str
-    pieces: list[_Piece]
-    gaps: list[str]
-    casing: Casing | None = None
 
 
 class Translator:
@@ -56,8 +34,7 @@ class Translator:
     def __init__(self, engine: Engine, search: SearchConfig | None = None) -> None:
         self.engine, self.config, self.tokenizer = engine, engine.config, engine.tokenizer
         self.search = search or engine.config.search
-        limit = self.config.model.max_positions - 1
-        self._max_source = min(limit, self.config.data.max_tokens)
+        self._splitter = Splitter(self.config, self.tokenizer)
 
     @classmethod
     def load(
@@ -158,20 +135,37 @@ class Translator:
         n_best, details, explain = asked
         if explain and self.search.sample:
             raise UserError("a sample has no search to explain", "leave out search.sample=true")
-        split = [self._split(line) for line in lines]
+        split = self._splitter.split(lines)
         if prefixes:
             numbered = enumerate(zip(split, prefixes, strict=True), start=first)
-            split = [self._begin(number, *both) for number, both in numbered]
+            split = [self._splitter.begin(number, *both) for number, both in numbered]
         pieces = list(dict.fromkeys(piece for line in split for piece in line.pieces))
         n_best = min(n_best, self.search.most_results)
         readable = self.tokenizer.pieces
         traces = {piece: SearchTrace(readable) for piece in pieces} if explain else {}
         request = Request(self.search, n_best, details=details)
-        found = self._search_all(pieces, request, traces)
-        loops = {} if self.search.sample else self._leave_loops(found, request)
+        alone = dict[Piece, list[int]]()  # the lines that are one piece
+        for number, line in enumerate(split):
+            if len(line.pieces) == 1:
+                alone.setdefault(line.pieces[0], []).append(number)
+        found, loops = dict[Piece, list[Hypothesis]](), dict[Piece, Loop]()
+        whole = dict[int, Translation]()
+        for piece, hypotheses in self._search_all(pieces, request, traces):
+            found[piece] = hypotheses
+            loop = self._loop(piece, hypotheses[0])
+            if loop is not None:
+                loops[piece] = loop
+                continue
+            # While the engine is at the next ones.
+            for number in alone.get(piece, ()):
+                whole[number] = self._join(split[number], [hypotheses], n_best, loops)
+        if loops:
+            self._leave_loops(found, loops, request)
         joined = [
-            self._join(line, [found[piece] for piece in line.pieces], n_best, loops)
-            for line in split
+            whole[number]
+            if number in whole
+            else self._join(line, [found[piece] for piece in line.pieces], n_best, loops)
+            for number, line in enumerate(split)
         ]
         if not details and not explain:
             return joined
@@ -185,7 +179,7 @@ class Translator:
             for line, translation in zip(split, joined, strict=True)
         ]
 
-    def _align(self, line: _Line, best: Candidate) -> list[Link] | None:
+    def _align(self, line: Line, best: Candidate) -> list[Link] | None:
         if best.attention is None:
             return None
         languages = self.config.source_language, self.config.target_language
@@ -193,71 +187,29 @@ class Translator:
         pieces = self.tokenizer.pieces(line.pieces[0].ids)
         return align(pieces, best.tokens, best.attention, (source, target))
 
-    def _split(self, line: str) -> _Line:
-        core = line.strip()
-        if not core or is_untranslatable(core):
-            return _Line(line, [], [line])
-        start = line.index(core)
-        before, after = line[:start], line[start + len(core) :]
-        casing = odd_casing(core)
-        if casing is not None:
-            core = normalize_case(core, casing, self.config.source_language)
-        parts = [core]
-        if not self._fits(core):
-            parts = split_to_fit(core, self.config.source_language, self._fits)
-        gaps, pieces = [before], []
-        for part in parts:
-            text = part.strip()
-            if text:
-                pieces.append(self._encode(text))
-                gaps.append(part[len(part.rstrip()) :])
-            else:
-                gaps[-1] += part
-        gaps[-1] += after
-        return _Line(line, pieces, gaps, casing)
-
-    def _begin(self, number: int, line: _Line, beginning: str) -> _Line:
-        """The line whose translation is to begin so; its first piece is searched with that."""
-        if not line.pieces or not beginning:
-            return replace(line, text=beginning) if beginning else line
-        first = line.pieces[0]
-        prefix = prefix_symbols(self.tokenizer, first.text, beginning)
-        limit = self.config.model.max_positions - 1
-        if len(prefix) > limit:
-            raise UserError(
-                f"the prefix of line {number:,} has more than {limit} tokens", "shorten it"
-            )
-        first = replace(first, beginning=beginning, prefix=prefix)
-        return replace(line, pieces=[first, *line.pieces[1:]], gaps=["", *line.gaps[1:]])
-
-    def _fits(self, text: str) -> bool:
-        return len(self._encode(text).ids) <= self._max_source
-
-    def _encode(self, text: str) -> _Piece:
-        ids, spans = self.tokenizer.encode_source(text)
-        return _Piece(text, tuple(ids), tuple(spans))
-
     def _join(
         self,
-        line: _Line,
+        line: Line,
         found: list[list[Hypothesis]],
         n_best: int,
-        loops: dict[_Piece, Loop],
+        loops: dict[Piece, Loop],
     ) -> Translation:
         if not line.pieces:
             return Translation(line.text, 0.0, [Candidate(line.text, 0.0, 0.0, [])])
-        findings = [
-            loop_finding(loops[piece].phrase, loops[piece].repeats)
-            for piece in line.pieces
-            if piece in loops
-        ]
+        findings: list[Finding] = []
+        if loops:
+            findings += [
+                loop_finding(loops[piece].phrase, loops[piece].repeats)
+                for piece in line.pieces
+                if piece in loops
+            ]
         count = n_best
         if len(line.pieces) > 1:
             count = 1
-            parts, limit = len(line.pieces), self._max_source
+            parts, limit = len(line.pieces), self._splitter.limit
             message = f"split into {parts} parts: longer than {limit} tokens"
             findings.append(Finding("split", message, {"parts": parts, "limit": limit}))
-        if any(self._is_cut(*both) for both in zip(line.pieces, found, strict=True)):
+        if any(map(self._is_cut, line.pieces, found)):
             findings.append(Finding("cut", "cut at the length limit"))
         ranks = range(min(count, len(found[0])))
         candidates = [self._candidate(line, [h[rank] for h in found]) for rank in ranks]
@@ -273,11 +225,11 @@ class Translator:
         warnings = [finding.message for finding in findings]
         return Translation(best.text, best.score, candidates, warnings, findings=findings)
 
-    def _is_cut(self, piece: _Piece, found: list[Hypothesis]) -> bool:
+    def _is_cut(self, piece: Piece, found: list[Hypothesis]) -> bool:
         limit = output_limit(piece.ids, self.search, self.config, piece.prefix)
         return not found[0].finished or len(found[0].tokens) >= limit
 
-    def _candidate(self, line: _Line, chosen: list[Hypothesis]) -> Candidate:
+    def _candidate(self, line: Line, chosen: list[Hypothesis]) -> Candidate:
         text = line.gaps[0]
         last = len(chosen) - 1
         for number, (hypothesis, piece) in enumerate(zip(chosen, line.pieces, strict=True)):
@@ -290,17 +242,19 @@ class Translator:
             given = len(line.pieces[0].beginning)
             rest = restore_case(text[given:], line.casing, self.config.target_language)
             text = text[:given] + rest
-        scored = [hypothesis.token_log_probs for hypothesis in chosen]
-        pieces = [self.tokenizer.pieces(hypothesis.tokens) for hypothesis in chosen]
+        all_ = chosen[0] if last == 0 else _together(chosen)
+        readable, scored = self.tokenizer.pieces, None
+        if all_.token_log_probs is not None:
+            scored = [token for one in chosen for token in _with_end(readable(one.tokens), one)]
         return Candidate(
             text,
-            sum(hypothesis.score for hypothesis in chosen),
-            sum(hypothesis.log_prob for hypothesis in chosen),
-            list(chain.from_iterable(pieces)),
-            None if None in scored else [p for part in scored for p in part or []],
-            chosen[0].attention if last == 0 else None,
-            chosen[0].utility if last == 0 else None,
-            None if None in scored else list(chain.from_iterable(map(_with_end, pieces, chosen))),
+            all_.score,
+            all_.log_prob,
+            readable(all_.tokens),
+            all_.token_log_probs,
+            all_.attention,
+            all_.utility,
+            scored,
         )
 
     def _between(self, gap: str) -> str:
@@ -310,40 +264,43 @@ class Translator:
         return gap
 
     def _search_all(
-        self, pieces: list[_Piece], request: Request, traces: dict[_Piece, SearchTrace]
-    ) -> dict[_Piece, list[Hypothesis]]:
-        """Hypotheses of every piece, best first; one that keeps more protected spans is better."""
+        self, pieces: list[Piece], request: Request, traces: dict[Piece, SearchTrace]
+    ) -> Iterator[tuple[Piece, list[Hypothesis]]]:
+        """Every piece with its hypotheses, best first; one that keeps more spans is better."""
         if self.search.sample:  # drawn, not chosen
-            return self._search(pieces, request, traces)
-        plain = [piece for piece in pieces if not piece.spans]
-        marked = [piece for piece in pieces if piece.spans]
-        found = self._search(plain, request, traces)
+            yield from self._search(pieces, request, traces)
+            return
+        plain = self._search([piece for piece in pieces if not piece.spans], request, traces)
         # The whole beam for these, whatever n_best, so that the first result does not depend on it.
         whole = replace(request, n_best=self.search.most_results)
-        for piece, hypotheses in self._search(marked, whole, traces).items():
-            found[piece] = sorted(hypotheses, key=lambda h: len(self._lost(piece, h)))
-        return found
+        marked = self._search([piece for piece in pieces if piece.spans], whole, traces)
+        yield from plain
+        for piece, hypotheses in marked:
+            yield piece, sorted(hypotheses, key=lambda h: len(self._lost(piece, h)))
+
+    def _loop(self, piece: Piece, best: Hypothesis) -> Loop | None:
+        """The loop of the best hypothesis, with its text; None where it goes in no circles."""
+        # What was given, and what was drawn, may repeat itself.
+        if piece.prefix or self.search.sample:
+            return None
+        loop = token_loop(piece.ids, best.tokens)
+        if loop is None:
+            return None
+        phrase = best.tokens[loop.start : loop.second]
+        text = self.tokenizer.decode_target(phrase, list(piece.spans)).strip()
+        if "\ufffd" in text:  # a part of a character
+            text = " ".join(self.tokenizer.pieces(phrase))
+        return replace(loop, phrase=text)
 
     def _leave_loops(
-        self, found: dict[_Piece, list[Hypothesis]], request: Request
-    ) -> dict[_Piece, Loop]:
-        """Search anew where the best goes in circles; what still does is cut. Return the loops."""
-        loops = dict[_Piece, Loop]()
-        for piece, hypotheses in found.items():
-            # What was given, and what was drawn, may repeat itself.
-            if piece.prefix or self.search.sample:
-                continue
-            loop = token_loop(piece.ids, hypotheses[0].tokens)
-            if loop is not None:
-                phrase = hypotheses[0].tokens[loop.start : loop.second]
-                text = self.tokenizer.decode_target(phrase, list(piece.spans)).strip()
-                if "\ufffd" in text:  # a part of a character
-                    text = " ".join(self.tokenizer.pieces(phrase))
-                loops[piece] = replace(loop, phrase=text)
-        if not loops:
-            return loops
-        again = self._search_all(list(loops), replace(request, no_repeat_ngram=NO_REPEAT), {})
-        for piece, hypotheses in again.items():
+        self,
+        found: dict[Piece, list[Hypothesis]],
+        loops: dict[Piece, Loop],
+        request: Request,
+    ) -> None:
+        """Search anew where the best goes in circles; what still does is cut."""
+        again = replace(request, no_repeat_ngram=NO_REPEAT)
+        for piece, hypotheses in self._search_all(list(loops), again, {}):
             best = hypotheses[0]
             loop = token_loop(piece.ids, best.tokens)
             if loop is not None:
@@ -354,21 +311,31 @@ class Translator:
                     attention=None,
                 )
             found[piece] = [best, *hypotheses[1:]]
-        return loops
 
-    def _lost(self, piece: _Piece, hypothesis: Hypothesis) -> list[str]:
+    def _lost(self, piece: Piece, hypothesis: Hypothesis) -> list[str]:
         text = self.tokenizer.decode_target(hypothesis.tokens, list(piece.spans))
         return list((count_spans(piece.text) - count_spans(text)).elements())
 
     def _search(
-        self, pieces: list[_Piece], request: Request, traces: dict[_Piece, SearchTrace]
-    ) -> dict[_Piece, list[Hypothesis]]:
+        self, pieces: list[Piece], request: Request, traces: dict[Piece, SearchTrace]
+    ) -> Iterator[tuple[Piece, list[Hypothesis]]]:
         if any(piece.prefix for piece in pieces):
             request = replace(request, prefixes=[piece.prefix for piece in pieces])
         if traces:
             request = replace(request, recorder=recorder_of([traces[piece] for piece in pieces]))
-        found = self.engine.search([piece.ids for piece in pieces], request)
-        return dict(zip(pieces, found, strict=True))
+        found = self.engine.search_each([piece.ids for piece in pieces], request)
+        return ((pieces[number], hypotheses) for number, hypotheses in found)
+
+
+def _together(chosen: Sequence[Hypothesis]) -> Hypothesis:
+    """The hypotheses of the pieces of a line as one, without attention."""
+    scored = [one.token_log_probs for one in chosen]
+    return Hypothesis(
+        [token for one in chosen for token in one.tokens],
+        sum(one.log_prob for one in chosen),
+        sum(one.score for one in chosen),
+        token_log_probs=None if None in scored else [p for part in scored for p in part or []],
+    )
 
 
 def _with_end(tokens: list[str], hypothesis: Hypothesis) -> list[str]:

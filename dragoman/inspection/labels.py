@@ -164,6 +164,17 @@ class Lettering:
 def choose_lettering(texts: Iterable[str]) -> Lettering:
     """Pick installed fonts that cover the texts, as few and as plain as possible."""
     characters = {char for text in texts for char in text if not char.isspace()} | set("0…")
+    families, wanted = _cover(characters)
+    if wanted and _find_new_fonts():
+        families, wanted = _cover(characters)
+    if not families:
+        families.append("DejaVu Sans")
+    shaped = _can_shape() or not any(_needs_shaping(char) for char in characters)
+    return Lettering(tuple(families), frozenset(wanted), shaped)
+
+
+def _cover(characters: set[str]) -> tuple[list[str], set[str]]:
+    """Families that draw the characters, and the characters that none draws."""
     wanted = set(characters)
     families: list[str] = []
     for family, fonts in _installed(characters):
@@ -173,10 +184,25 @@ def choose_lettering(texts: Iterable[str]) -> Lettering:
         if covered:
             families.append(family)
             wanted -= covered
-    if not families:
-        families.append("DejaVu Sans")
-    shaped = _can_shape() or not any(_needs_shaping(char) for char in characters)
-    return Lettering(tuple(families), frozenset(wanted), shaped)
+    return families, wanted
+
+
+def _find_new_fonts() -> bool:
+    """Make known what was installed after matplotlib wrote its list of fonts; whether there is any.
+
+    It writes that once, and a person who installs what the note asks for would not see it used.
+    """
+    from matplotlib import font_manager
+
+    known = {entry.fname for entry in font_manager.fontManager.ttflist}
+    found = False
+    for path in sorted(set(font_manager.findSystemFonts()) - known):
+        try:
+            font_manager.fontManager.addfont(path)
+        except (OSError, RuntimeError, ValueError):
+            continue
+        found = True
+    return found
 
 
 def _installed(characters: set[str]) -> Iterator[tuple[str, Any]]:

@@ -42,11 +42,14 @@ def attention_png(
     target_pieces: Sequence[str],
     path: Path,
     title: str = "",
+    names: tuple[str, str] = ("source tokens", "target tokens"),
+    head: int = 1,
 ) -> str:
     """Draw attention weights, (H, T, S) or (T, S), as a PNG: the mean of the heads and each head.
 
     Rows are target pieces, columns source pieces, in reading order from top left. Cells carry their
-    value when there are few. Long sentences label every n-th piece.
+    value when there are few. Long sentences label every n-th piece. names are what columns and rows
+    hold; head is the number of a single map.
 
     Returns a note for the person when a label cannot be drawn as it is written, else ``""``.
     Raises UserError when matplotlib is missing or the file cannot be written, ValueError when the
@@ -66,15 +69,13 @@ def attention_png(
     heads = [] if len(maps) == 1 else list(maps)
     sheet = AttentionSheet(columns, rows, len(heads), lettering)
     peak = float(np.nanmax(maps)) or 1.0
-    average = "head 1" if not heads else f"mean of {len(heads)} heads"
+    average = f"head {head}" if not heads else f"mean of {len(heads)} heads"
     sheet.panel(sheet.mean_box, maps.mean(axis=0), peak, average, outer=(True, True))
-    for number, (head, box) in enumerate(zip(heads, sheet.head_boxes, strict=True)):
+    for number, (values, box) in enumerate(zip(heads, sheet.head_boxes, strict=True)):
         below = number + sheet.across >= len(heads)
         outer = (number % sheet.across == 0, below)
-        sheet.panel(box, head, peak, f"head {number + 1}", outer=outer)
-    sheet.header(
-        title, f"columns: source tokens ({shape[1]}), rows: target tokens ({shape[0]})", peak
-    )
+        sheet.panel(box, values, peak, f"head {number + 1}", outer=outer)
+    sheet.header(title, f"columns: {names[0]} ({shape[1]}), rows: {names[1]} ({shape[0]})", peak)
     _save(sheet.figure, Path(path))
     return lettering.note
 

@@ -1,8 +1,8 @@
-"""Chunks of a corpus worked on by Ray Data: what `dragoman.corpus.processes` does on one machine.
+"""Work by Ray Data: what `dragoman.corpus.processes` does on one machine.
 
-Each chunk is one row of a dataset and the same function maps over them; results come back in order,
-so that the corpus is the same to the byte. Every machine of the cluster must see the output folder
-under the same path, for the chunks are written there.
+Each item, such as a chunk of a corpus, is one row of a dataset, and the same function maps over
+them; results come back in order, so that a corpus is the same to the byte. Every machine of the
+cluster must see the folders of the job under the same paths.
 """
 
 import itertools
@@ -16,10 +16,11 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _ITEMS_PER_CORE = 8
+_RETRIES = 3  # of an item whose worker died; Ray Data's own number has no end
 
 
 class RayData:
-    """A Ray cluster as the place where chunks are worked on.
+    """A Ray cluster as the place where items are worked on.
 
     Args:
         address: "local" starts one on this machine; "auto" is the one that runs here; else
@@ -54,7 +55,7 @@ class RayData:
                 "start one: ray start --head; or give --ray local",
             ) from None
         self._ray = ray
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it says is raised, too
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
@@ -67,7 +68,8 @@ class RayData:
     def map(self, function: Callable[[Item], Result], items: Iterable[Item], /) -> Iterator[Result]:
         """The results in the order of the items, some items for each core at a time.
 
-        Raises UserError as `function` does.
+        Ray gives what a dead worker had to do to another one, three times. Raises UserError as
+        `function` does, and when workers die again and again or the cluster goes.
         """
         cores = int(self._ray.cluster_resources().get("CPU", 1))
         supply = iter(items)
@@ -75,10 +77,22 @@ class RayData:
             data = self._ray.data.from_items(
                 [{"item": item} for item in group], override_num_blocks=len(group)
             )
-            for row in data.map(_Task(function)).iter_rows():
+            for row in self._rows(data.map(_Task(function), max_retries=_RETRIES)):
                 if (problem := row["problem"]) is not None:
                     raise UserError(*problem)
                 yield row["result"]
+
+    def _rows(self, data: Any) -> Iterator[dict[str, Any]]:
+        try:
+            yield from data.iter_rows()
+        except self._ray.exceptions.RayTaskError:  # an error of ours
+            raise
+        except self._ray.exceptions.RayError as error:
+            raise UserError(
+                f"the Ray cluster failed: {str(error).strip().partition(chr(10))[0]}",
+                "look at its memory and its machines, and run the command again: what was done "
+                "is kept",
+            ) from None
 
 
 class _Task:

@@ -27,6 +27,8 @@ MAXIMUM_LINE_BYTES: Final = 64 * 1024 * 1024
 _BLOCK: Final = 64 * 1024
 # A run-length block of zstd turns 4 bytes into 128 KiB: a read of 2 KiB yields at most 64 MiB.
 _ZSTD_BLOCK: Final = 2 * 1024
+# The largest dictionary that `xz -9` makes takes 65 MiB; an archive may ask for 4 GiB.
+_XZ_MEMORY: Final = 512 * 1024 * 1024
 _BOM: Final = b"\xef\xbb\xbf"
 # What would end a line of output, or hide what is before it on a terminal.
 _LINE_BREAKS: Final = str.maketrans({"\n": " ", "\r": " "})
@@ -253,9 +255,10 @@ def _open_stream(source: _Readable, name: str, opened: list[BinaryIO]) -> Binary
     plain = io.BufferedReader(_Source(_Prefixed(prefix, source), name, "", opened), _BLOCK)
     if not kind:
         return plain
-    if kind == "zstd":
-        return io.BufferedReader(_Source(_Zstd(plain, name), name, kind, [plain]), _BLOCK)
-    archive = gzip.GzipFile(fileobj=plain) if kind == "gzip" else lzma.LZMAFile(plain)  # noqa: SIM115
+    if kind != "gzip":
+        unpacked = _Zstd(plain, name) if kind == "zstd" else _Xz(plain)
+        return io.BufferedReader(_Source(unpacked, name, kind, [plain]), _BLOCK)
+    archive = gzip.GzipFile(fileobj=plain)
     layers = [cast(BinaryIO, archive), plain]
     return io.BufferedReader(_Source(cast(_Readable, archive), name, kind, layers), _BLOCK)
 
@@ -304,6 +307,43 @@ class _Source(io.RawIOBase):
         for stream in self._opened:
             stream.close()
         super().close()
+
+
+class _Xz:
+    """Decompressor of xz streams in bounded memory.
+
+    Unlike the library's reader it takes what follows a stream and is none for an error, not an end.
+    """
+
+    def __init__(self, source: _Readable) -> None:
+        self._source = source
+        self._stream: lzma.LZMADecompressor | None = None
+        self._data = b""
+
+    def read1(self, size: int, /) -> bytes:
+        while (stream := self._begun()) is not None:
+            if stream.needs_input and not self._data:
+                self._data = self._source.read1(_BLOCK)
+                if not self._data:
+                    raise EOFError("the last stream is incomplete")
+            ready = stream.decompress(self._data, size)
+            self._data = b""
+            if stream.eof:
+                self._data, self._stream = stream.unused_data, None
+            if ready:
+                return ready
+        return b""
+
+    def _begun(self) -> lzma.LZMADecompressor | None:
+        """The stream that is read, or the next one, if there is one; zeros may pad between."""
+        while self._stream is None:
+            self._data = self._data or self._source.read1(_BLOCK)
+            if not self._data:
+                return None
+            self._data = self._data.lstrip(b"\0")
+            if self._data:
+                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+        return self._stream
 
 
 class _Zstd:

@@ -24,6 +24,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 
 CHECKPOINTS = "checkpoints"
+LOCK = "lock"
 _FILES = ("model.safetensors", "optimizer.safetensors")
 _ONE_TRAINING = "name whole checkpoints of one training"
 
@@ -172,7 +173,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
 
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        handle = (folder / "lock").open("w")
+        handle = (folder / LOCK).open("w")
     with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

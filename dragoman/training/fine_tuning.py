@@ -83,6 +83,12 @@ def parent_of(model: ModelDescription) -> Parent:
 
 def check_sizes(config: Config, parent: Config) -> None:
     """Refuse settings that are not those of the weights. Raises UserError naming the first."""
+    rank, width = config.training.lora_rank, parent.model.d_model
+    if rank > width:
+        raise UserError(
+            f"training.lora_rank = {rank}: more than d_model of the model, {width}",
+            "adapters are to be smaller than what they adapt: 4 to 64 are usual",
+        )
     wanted, own = config.model.model_dump(), parent.model.model_dump()
     for name, value in wanted.items():
         if name not in _FREE and value != own[name]:

@@ -1,5 +1,6 @@
 """The training loop: updates, validation, checkpoints, early stopping, exact resume."""
 
+import gc
 import math
 import time
 from collections.abc import Callable
@@ -185,6 +186,7 @@ class Trainer:
         meter = Meter(self.state, self.peak)
         self.model.embedding.compute_dtype = self.precision
         self.model.train()
+        gc.freeze()  # what exists now will stay: the collector need not walk it every few updates
         while not self._finished():
             batches = self.feed.take(self.state)
             loss, norm = self.updater.update(batches, self.state, self.progress)
