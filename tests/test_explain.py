@@ -1,5 +1,6 @@
 """The explain page: every number on it is the model's, found here in another way."""
 
+import itertools
 import json
 import math
 import re
@@ -114,7 +115,7 @@ def test_queries_keys_values_and_scores(data: Any, watched: Watched) -> None:
     parts = projected.split([keys, keys, sizes.heads * sizes.value_width], dim=1)
     heads = [part.unflatten(1, (sizes.heads, -1)).transpose(0, 1) for part in parts]
     for name, expected in zip(("query", "key", "value"), heads, strict=True):
-        close(first[name], expected, 1e-3)
+        close(first[name], expected, 5e-3)
     close(first["scores"], torch.einsum("hqk,hmk->hqm", heads[0], heads[1]))
 
 
@@ -172,9 +173,10 @@ def test_the_next_subwords_and_the_search(
 
 def test_masked_scores_give_the_weights_of_the_decoder(data: Any) -> None:
     scores = torch.tensor(data["masked_scores"])
-    later = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
+    later = torch.ones(scores.shape, dtype=torch.bool).triu(1)
     weights = scores.masked_fill(later, -math.inf).softmax(-1)
-    close(weights.tolist(), torch.tensor(data["weights"]["decoder"][0]) / data["weight_unit"])
+    shown = torch.tensor(data["weights"]["decoder"][0][0]) / data["weight_unit"]
+    assert (weights - shown).abs().max() <= 0.51 / data["weight_unit"]
 
 
 def test_without_positions_order_makes_no_difference(data: Any) -> None:
@@ -320,6 +322,7 @@ def test_labels_say_where_words_begin() -> None:
     pieces = ["<s>", "▁s", "at", ".", "▁", "ß", "</s>"]
     assert piece_labels(pieces, texts, False) == ["[start]", "s", "·at", ".", "␣", "ß", "[end]"]
     assert piece_labels(["▁我", "爱"], texts, True) == ["我", "爱"]
+    assert piece_labels(["▁s", "<0xC3>", "ette"], texts, False) == ["s", "xC3", "·ette"]
 
 
 @pytest.mark.parametrize(
@@ -384,7 +387,11 @@ def test_thirty_subwords_of_the_largest_model_stay_below_3_megabytes() -> None:
     tokenizer = random_model().tokenizer
     network = Transformer(config.model, tokenizer.vocabulary_size).eval()
     loaded = LoadedModel(config, tokenizer, network)
-    text = " ".join([TEXT] * 4)
+    words = itertools.cycle(TEXT.split())
+    text = next(words)
+    while len(tokenizer.encode(text)) < 30:
+        text += f" {next(words)}"
     explained = explain_sentence(loaded, text)
     assert len(explained.source_ids) >= 30
-    assert len(explain_page(loaded, explained, MEASURED, "en")) < 3_000_000
+    size = len(explain_page(loaded, explained, MEASURED, "en"))
+    assert size < 3_000_000

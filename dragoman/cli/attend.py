@@ -58,7 +58,7 @@ def attend(
     and begins with those that are named. A picture holds one layer of one kind. Prints where it is.
 
     \b
-    dragoman attend --model models/en-de "The cat sat on the mat because it was tired."
+    dragoman attend --model models/en-de "The cat slept because it was tired."
     dragoman attend --model models/en-de --out cat.png --kind encoder "The cat sat on the mat."
     """
     from dragoman.cli.destination import check_destination

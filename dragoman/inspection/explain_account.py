@@ -53,8 +53,19 @@ def _parameters(rows: list[ParameterRow], vocabulary: int, model: ModelConfig, t
         feed=together("inner", "outer"),
         embedding=together("table", "positions"),
     )
+    example = sum(row.count for row in rows if (row.place, row.name) == ("encoder", "query"))
+    body = texts(
+        name,
+        "body",
+        total=f"{total:,}",
+        layers=model.encoder_layers,
+        heads=model.heads,
+        width=model.d_model,
+        d_k=model.key_width,
+        example=f"{example:,}",
+    )
     head = ["", *(texts(name, key) for key in ("encoder", "decoder", "together", "share"))]
-    return texts(name, "body", total=f"{total:,}") + table(head, shown, "parameters") + after
+    return body + table(head, shown, "parameters") + after
 
 
 def _by_stack(rows: list[ParameterRow]) -> list[str]:
@@ -71,9 +82,9 @@ def _length(
 ) -> str:
     name, sizes = "length", LayerSizes(width=model.d_model)
     formulas = {
-        "self-attention": ("n² · d", "1", "1"),
-        "recurrent": ("n · d²", f"n = {count}", f"n = {count}"),
-        "convolutional": ("k · n · d²", "1", _paths(count, sizes.kernel)),
+        "self-attention": ("n² × d", "1", "1"),
+        "recurrent": ("n × d²", f"n = {count}", f"n = {count}"),
+        "convolutional": ("k × n × d²", "1", _paths(count, sizes.kernel)),
     }
     rows = []
     for kind in MEASURED:

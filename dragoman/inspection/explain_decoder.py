@@ -12,6 +12,7 @@ from dragoman.inspection.explain_parts import (
     decimal,
     percent,
     piece_labels,
+    quoted,
     shares,
     stepper,
     strongest,
@@ -42,8 +43,7 @@ def decoder_sections(
 def _mask(
     explained: Explained, model: ModelConfig, texts: Texts, reads: list[str], unspaced: bool
 ) -> str:
-    name, head = "mask", 0
-    scores = explained.numbers["masked_scores"][head]
+    name = "mask"
     rows = [
         [
             chip(label),
@@ -54,10 +54,12 @@ def _mask(
                 for column, score in enumerate(line)
             ),
         ]
-        for row, (label, line) in enumerate(zip(reads, scores, strict=True))
+        for row, (label, line) in enumerate(
+            zip(reads, explained.numbers["masked_scores"], strict=True)
+        )
     ]
     parts = [
-        texts(name, "body", decoder_layers=model.decoder_layers, head=head + 1),
+        texts(name, "body", decoder_layers=model.decoder_layers, head=1),
         table(["", *map(chip, reads)], rows, "mask"),
         f'<p class="soft">{texts(name, "caption")}</p>',
         texts(name, "explore"),
@@ -170,7 +172,8 @@ def _fate(found: Numbers, fate: str, texts: Texts, unspaced: bool) -> list[str]:
     pieces = found["tokens"]
     ended = "score" in found
     labels = piece_labels([*pieces, "</s>"] if ended else pieces, texts, unspaced)
-    words = " ".join(map(chip, labels))
+    # Of a long hypothesis only what is new is marked.
+    words = f"{quoted(' '.join(labels[:-1]))} {chip(labels[-1])}"
     score = decimal(found["score"]) if ended else ""
     name = f'<span class="fate {fate}">{texts("search", fate)}</span>'
     return [words, name, decimal(found["log_prob"]), score]

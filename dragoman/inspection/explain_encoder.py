@@ -180,6 +180,7 @@ def _library(explained: Explained, model: ModelConfig, texts: Texts, labels: lis
             "body",
             focus=focus,
             head=head + 1,
+            heads=model.heads,
             width=model.d_model,
             d_k=model.key_width,
             d_v=model.value_width,
@@ -219,6 +220,7 @@ def _scores(explained: Explained, model: ModelConfig, texts: Texts, labels: list
         name,
         "why",
         d_k=model.key_width,
+        root=plain(root),
         **{"with": percent(max(weights)), "without": percent(max(unscaled))},
         mean_with=percent(mean_with),
         mean_without=percent(mean_without),
@@ -295,10 +297,9 @@ def _heads(explained: Explained, model: ModelConfig, texts: Texts, labels: list[
         found = shares(strongest(matrix[explained.focus].tolist(), labels, 2))
         most = texts("heads", "most", focus=chip(labels[explained.focus]), found=found)
         name = texts("heads", "head_caption", head=head + 1)
-        figures.append(
-            f"<figure>{heat_map(matrix, [], [], name)}<figcaption><b>{name}</b>: {habits}. "
-            f"{most}.</figcaption></figure>"
-        )
+        caption = texts("heads", "caption", name=name, habits=habits, most=most)
+        picture = heat_map(matrix, [], [], name)
+        figures.append(f"<figure>{picture}<figcaption>{caption}</figcaption></figure>")
     body = texts(
         "heads",
         "body",
@@ -322,6 +323,7 @@ def _layer(explained: Explained, model: ModelConfig, texts: Texts, labels: list[
         width=model.d_model,
         inner=model.d_ff,
         active=first["active"],
+        separate=decimal(first["before"] + first["attention"], 1),
         mean_before=decimal(first["raw"][0]),
         spread_before=decimal(first["raw"][1]),
         mean_after=decimal(first["normed"][0]),

@@ -189,12 +189,12 @@ def _size(vector: Tensor) -> float:
 
 
 def _masked_scores(model: Transformer, target_in: Tensor) -> Tensor:
-    """q k^T / sqrt(d_k) of the first decoder layer before the mask, (H, T, T)."""
+    """q k^T / sqrt(d_k) of the first decoder layer's first head before the mask, (T, T)."""
     layer = model.decoder[0]
     assert isinstance(layer, DecoderLayer)
     x = layer.self_residual.before(model.embedding(target_in))
     query, key, _ = layer.self_attention.project_self(x, PADDED)
-    scores: Tensor = query[0] @ key[0].transpose(-2, -1) / math.sqrt(query.shape[-1])
+    scores: Tensor = query[0, 0] @ key[0, 0].T / math.sqrt(query.shape[-1])
     return scores
 
 

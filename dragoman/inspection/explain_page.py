@@ -26,7 +26,7 @@ from dragoman.text.languages import UNSPACED, base_code
 from dragoman.text.lines import atomic_write
 from dragoman.training.machine import machine_facts
 
-WEIGHT_UNIT = 10_000
+WEIGHT_UNIT = 1000
 """Attention weights stand in the page's data as whole numbers of this part of 1."""
 
 
@@ -145,7 +145,7 @@ def _data(
             kind: np.rint(attention.weights(kind) * WEIGHT_UNIT).astype(int).tolist()
             for kind in KINDS
         },
-        "first_layer": {key: rounded(layer[key], 4) for key in ("query", "key", "value")}
+        "first_layer": {key: rounded(layer[key], 3) for key in ("query", "key", "value")}
         | {"scores": rounded(layer["scores"])},
         "parameters": [[row.place, row.name, row.count] for row in rows],
         "times": {

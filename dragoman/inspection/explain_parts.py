@@ -72,7 +72,8 @@ def piece_labels(pieces: Sequence[str], texts: Texts, unspaced: bool) -> list[st
         elif place == last and piece == END:
             labels.append(f"[{texts('ui', 'end')}]")
         else:
-            dot = "·" if joined and not unspaced and label[0].isalnum() else ""
+            byte = piece.startswith("<0x") and label.startswith("x")
+            dot = "·" if joined and not unspaced and not byte and label[0].isalnum() else ""
             labels.append(dot + label.removeprefix(_WORD))
     return labels
 

@@ -27,7 +27,7 @@ LayerKind = Literal[
 KINDS: tuple[LayerKind, ...] = get_args(LayerKind)
 
 # The fewest and the most runs of which the fastest counts.
-_FEWEST, _MOST = 2, 50
+_FEWEST, _MOST = 5, 50
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def measure_layer(
 ) -> list[LayerCost]:
     """Time the layer on one random sentence of each length, shortest first, on its own device.
 
-    A length is run for about `seconds`, at least twice and once more before; the fastest run
+    A length is run for about `seconds`, at least five times and once more before; the fastest run
     counts. Stops after the first length that takes longer than `slowest`. memory: peaks too.
     """
     weight = next(layer.parameters())

@@ -38,10 +38,8 @@ def read_gold(path: Path, errors: ErrorPolicy = "strict") -> list[GoldAlignment]
 
     Raises UserError with file and line for anything else.
     """
-    return [
-        parse_gold(line, f"{path}:{number}")
-        for number, line in enumerate(read_lines(path, errors), start=1)
-    ]
+    lines = list(read_lines(path, errors))  # an error then leaves no file open
+    return [parse_gold(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
 
 
 def parse_gold(line: str, place: str) -> GoldAlignment:
