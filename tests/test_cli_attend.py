@@ -46,6 +46,7 @@ def test_a_picture_of_every_kind(
         (("the cat", "--layer", "2"), "no layer 2"),
         (("the cat", "--head", "3"), "no head 3"),
         (("  ",), "blank"),
+        (("the cat", "--target", ""), "--target is blank"),
         (("the cat", "--out", "missing/a.html"), "its folder does not exist"),
     ],
 )

@@ -85,6 +85,16 @@ def test_unknown_languages_are_said_and_an_unknown_form_is_an_error(
     assert "cannot tell the form" in wrong.err
 
 
+def test_an_early_stop_is_said(dragoman: Dragoman, corpus: Path, tmp_path: Path) -> None:
+    """Steps too small to change a weight: no validation is better than the first."""
+    still = ["training.patience=2", "training.validations=10", "training.learning_rate=1e-30"]
+    few = [*(f"--set={setting}" for setting in still), "--budget", "40-steps"]
+    result = dragoman("train", *files(corpus), "--out", tmp_path / "m", *SMALL, *few)
+    assert result.status == 0
+    assert "stopped early: 2 validations in a row were no better" in result.err
+    assert "trained 12 steps" in result.err
+
+
 def test_training_leaves_a_model_and_its_history(
     dragoman: Dragoman, corpus: Path, tmp_path: Path, sentences: Pairs
 ) -> None:

@@ -129,7 +129,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
     assert "no such folder" in refused(tmp_path / "nothing").message
     file = tmp_path / "file"
     file.write_text("", "utf-8")
-    assert "no such folder" in refused(file).message
+    assert "is a file, not a folder" in refused(file).message
     assert "missing" in refused(tmp_path).message
 
 

@@ -88,7 +88,7 @@ def align(
 
     \b
     dragoman align --model models/en-de --source test.en --target test.de
-    dragoman align --model models/en-de --pair "The cat sleeps." "Die Katze schläft."
+    dragoman align --model models/en-de --pair "A cat." "Eine Katze."
     """
     from dragoman.inspection.word_alignment import AlignmentHead, WordAligner
     from dragoman.inspection.word_alignment_gold import read_gold

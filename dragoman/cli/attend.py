@@ -59,7 +59,7 @@ def attend(
 
     \b
     dragoman attend --model models/en-de "The cat slept because it was tired."
-    dragoman attend --model models/en-de --out cat.png --kind encoder "The cat sat on the mat."
+    dragoman attend --model models/en-de --out a.png --kind encoder "The cat sat."
     """
     from dragoman.cli.destination import check_destination
     from dragoman.inspection.attention_maps import sentence_attention
@@ -76,6 +76,8 @@ def attend(
     layers = sizes.encoder_layers if kind is KindName.ENCODER else sizes.decoder_layers
     _check_number("layer", layer, layers)
     _check_number("head", head, sizes.heads)
+    if target is not None and not target.strip():
+        raise UserError("--target is blank", "leave it out to see the model's own translation")
     attention = sentence_attention(loaded, text, target)
     layer = (layer or layers) - 1
     if out.suffix.lower() == ".png":

@@ -212,6 +212,8 @@ def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Valida
     curve_png(run.work / LOG, run.work / CURVE)
     report = write_report(run.folder)
     say(f"validation scores, beam {run.config.search.beam}:\n{summary.scores.render()}")
+    if state.worse >= run.config.training.patience:
+        say(f"stopped early: {state.worse} validations in a row were no better (training.patience)")
     if _learned_nothing(run.config, state.step, summary.scores.bleu):
         smaller = "" if run.config.preset == "tiny" else ", or take a smaller preset"
         say(

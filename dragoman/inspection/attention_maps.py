@@ -77,7 +77,7 @@ def sentence_attention(
     tokenizer = loaded.tokenizer
     text = text.strip()
     if not text:
-        raise UserError("the text is blank", "give a sentence to attend to")
+        raise UserError("the text is blank", "give a sentence")
     spans: Sequence[str]
     if target is None:
         source_ids, spans = tokenizer.encode_source(text)

@@ -5,6 +5,7 @@ its end, T translation with its end, L layers, H heads, D d_model, F d_ff, K d_k
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,7 +66,7 @@ def explain_sentence(loaded: LoadedModel, text: str) -> Explained:
     best, trace = _search(loaded, source_ids)
     source = torch.tensor([[*source_ids, Tokenizer.eos_id]])
     target_in = torch.tensor([[Tokenizer.bos_id, *best.tokens]])
-    focus = max(range(len(source_ids)), key=source_ids.__getitem__)  # of BPE: the rarest
+    focus = _most_telling(source_ids, tokenizer)
     first = _first_layer(model, source)
     head = _telling_head(first, focus)
     numbers: Numbers = {
@@ -119,6 +120,15 @@ def _positions(model: Transformer) -> Numbers:
         "values": table[:, chosen].T.tolist(),  # (waves, P)
         "like_first": (alike @ alike[0]).tolist(),
     }
+
+
+def _most_telling(source_ids: Sequence[int], tokenizer: Tokenizer) -> int:
+    """The place of the rarest subword, which BPE made last, that is more than a single character.
+
+    Single characters stand behind all others in the vocabulary, however frequent they are.
+    """
+    lengths = [len(piece.strip("▁")) for piece in tokenizer.pieces(source_ids)]
+    return max(range(len(lengths)), key=lambda place: (lengths[place] > 1, source_ids[place]))
 
 
 def _first_layer(model: Transformer, source: Tensor) -> dict[str, Tensor]:

@@ -70,7 +70,8 @@ def word_attention(loaded: LoadedModel, text: str, word: str) -> list[WordAttent
     found = [place for place, other in enumerate(words[:-1]) if _bare(other) == wanted]
     if not found:
         shown = " ".join(words[:-1][:_SHOWN]) + (" …" if len(words) > _SHOWN + 1 else "")
-        raise UserError(f"'{word}' is no word of this text: {shown}", "name one with --word")
+        message = f"'{word}' is no word of this text: {shown}"
+        raise UserError(message, "name one of them with --word")
     return [WordAttention(text.strip(), words, place, weights[:, :, place]) for place in found]
 
 

@@ -34,9 +34,9 @@ def describe(folder: Path) -> ModelDescription:
     """Open a model folder but for its weights. Raises UserError naming what is wrong with it."""
     missing = [name for name in (WEIGHTS, SETTINGS, TOKENIZER) if not (folder / name).is_file()]
     if missing:
-        what = (
-            "no such folder" if not folder.is_dir() else f"no model: {', '.join(missing)} missing"
-        )
+        what = f"no model: {', '.join(missing)} missing"
+        if not folder.is_dir():
+            what = "is a file, not a folder" if folder.is_file() else "no such folder"
         raise UserError(f"{folder}: {what}", "name a folder that 'dragoman train' has written")
     config = read_config(folder / SETTINGS)
     if config.checksums.model not in (None, model_digest(config)):
