@@ -31,7 +31,8 @@ def pronouns(
 
     \b
     dragoman pronouns --model models/en-de --out page.html \\
-      "The cat saw the dog when it was tired." "The cat saw the dog when it was kind."
+      "The cat saw the dog when it was tired." \\
+      "The cat saw the dog when it was kind."
     """
     from dragoman.inspection.pronouns import word_attention
     from dragoman.inspection.pronouns_page import write_pronouns_page
