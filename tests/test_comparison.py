@@ -341,3 +341,11 @@ def test_an_empty_reference_is_named(dragoman: Run, files: dict[str, Path]) -> N
     none = files["none.de"]
     result = dragoman("evaluate", "--reference", none, "--hypotheses", none)
     assert (result.status, result.err.splitlines()[0]) == (2, f"error: {none}: is empty")
+
+
+def test_a_line_too_long_for_ter_leaves_it_out_and_says_so() -> None:
+    lines = ["a cat sleeps here", "word " * 2_000]
+    comparison = compare([System("a", lines)], [lines], "en", samples=0)
+    assert set(comparison.baseline.scores) == {"BLEU", "chrF2"}
+    assert comparison.note == "TER is left out: a line has 10,000 characters"
+    assert "note: TER is left out" in render(comparison, {})

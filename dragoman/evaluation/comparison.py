@@ -6,6 +6,7 @@ and the corpus as a whole are then sums of rows.
 Shapes: N sentences, M statistics of a metric.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -18,6 +19,8 @@ from dragoman.evaluation.metrics import bleu_for, ter_for
 from dragoman.text.languages import UNSPACED, base_code
 from dragoman.text.lines import one_line
 
+# TER's time and memory grow with the square of a line: 400,000 words on one filled 23 GB.
+_TER_CHARACTERS: Final = 5_000
 SEED: Final = 12345
 """sacreBLEU's own, so that its command gives the same intervals and p-values."""
 
@@ -208,9 +211,16 @@ def _metrics(
     from sacrebleu.metrics.chrf import CHRF
 
     bleu, note = bleu_for(language)
-    found = {}
-    for metric in (bleu, CHRF(), ter_for(language)):
-        measure: Any = metric
+    found: dict[str, _Metric] = {}
+    wanted: list[Any] = [bleu, CHRF()]
+    texts = itertools.chain(*references, *(system.translations for system in systems))
+    longest = max(map(len, texts), default=0)
+    if longest <= _TER_CHARACTERS:
+        wanted.append(ter_for(language))
+    else:
+        left_out = f"TER is left out: a line has {longest:,} characters"
+        note = f"{note}; {left_out}" if note else left_out
+    for measure in wanted:
         measure._ref_cache = measure._cache_references(references)
         # 13a deletes a hyphen before a line break and the other tokenizers do not: the same text
         # would score differently from the same text in a file.
