@@ -227,14 +227,8 @@ def test_a_training_step_is_that_of_pytorch_alone(monkeypatch: pytest.MonkeyPatc
         assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"DRAGOMAN_KERNELS": "off"}, "turned off by DRAGOMAN_KERNELS"),
-        ({"PATH": "/nowhere", "CXX": ""}, "no C++ compiler (g++ or clang++) was found"),
-    ],
-)
-def test_without_them_it_says_why(changes: dict[str, str], reason: str) -> None:
+def reason_with(changes: dict[str, str]) -> str:
+    """Why a new process with this in its environment has no kernels."""
     code = "from dragoman.model.kernels import kernels; print(kernels().reason)"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -243,7 +237,18 @@ def test_without_them_it_says_why(changes: dict[str, str], reason: str) -> None:
         check=True,
         env=os.environ | changes,
     )
-    assert done.stdout.strip() == reason
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"DRAGOMAN_KERNELS": "off"}, "turned off by DRAGOMAN_KERNELS"),
+        ({"PATH": "/nowhere", "CXX": ""}, "no C++ compiler (g++ or clang++) was found"),
+    ],
+)
+def test_without_them_it_says_why(changes: dict[str, str], reason: str) -> None:
+    assert reason_with(changes) == reason
 
 
 def test_a_compiler_that_fails_is_no_error(tmp_path: Path) -> None:
@@ -251,13 +256,5 @@ def test_a_compiler_that_fails_is_no_error(tmp_path: Path) -> None:
     script = '[ "$1" = --version ] && exit 0; echo "error: no" >&2; exit 1'
     compiler.write_text(f"#!/bin/sh\n{script}\n")
     compiler.chmod(0o755)
-    code = "from dragoman.model.kernels import kernels; print(kernels().reason)"
     environment = {"CXX": str(compiler), "DRAGOMAN_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=os.environ | environment,
-    )
-    assert done.stdout.strip() == "compiling them failed: error: no"
+    assert reason_with(environment) == "compiling them failed: error: no"

@@ -23,22 +23,18 @@ def _seed(rate: float) -> int:
     return int(torch.empty((), dtype=torch.int64).random_())
 
 
-def _aligned(x: Tensor) -> Tensor:
-    return x if x.is_contiguous() else x.contiguous()
-
-
 class _AddDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor | None, y: Tensor, rate: float) -> Tensor:
         ctx.rate, ctx.seed, ctx.added = rate, _seed(rate), x is not None
-        y, x = _aligned(y), None if x is None else _aligned(x)
+        y, x = y.contiguous(), None if x is None else x.contiguous()
         output = torch.empty_like(y)
         kernels().call("add_dropout", y.dtype, y.numel(), x, y, rate, ctx.seed, output)
         return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:
-        change = _aligned(gradient)
+        change = gradient.contiguous()
         masked = torch.empty_like(change)
         kernels().call(
             "add_dropout", change.dtype, change.numel(), None, change, ctx.rate, ctx.seed, masked
@@ -49,7 +45,7 @@ class _AddDropout(torch.autograd.Function):
 class _ReluDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
-        ctx.rate, x = rate, _aligned(x)
+        ctx.rate, x = rate, x.contiguous()
         output = torch.empty_like(x)
         kernels().call("relu_dropout", x.dtype, x.numel(), x, rate, _seed(rate), output)
         ctx.save_for_backward(output)
@@ -58,7 +54,7 @@ class _ReluDropout(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (output,) = ctx.saved_tensors
-        gradient = _aligned(gradient)
+        gradient = gradient.contiguous()
         result = torch.empty_like(output)
         kernels().call(
             "relu_dropout_backward",
@@ -75,7 +71,7 @@ class _ReluDropout(torch.autograd.Function):
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-        x = _aligned(x)
+        x = x.contiguous()
         width = x.shape[-1]
         rows = x.numel() // width
         output, statistics = torch.empty_like(x), torch.empty(rows, 2)
@@ -88,7 +84,7 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         x, weight, statistics = ctx.saved_tensors
-        gradient = _aligned(gradient)
+        gradient = gradient.contiguous()
         result = torch.empty_like(x)
         changes = torch.empty_like(weight), torch.empty_like(weight)
         rows, width = statistics.shape[0], x.shape[-1]
@@ -105,8 +101,8 @@ class _RaggedAttention(torch.autograd.Function):
     def forward(
         ctx: Any, queries: Tensor, memory: Tensor | None, ragged: Ragged, heads: int, rate: float
     ) -> Tensor:
-        queries = _aligned(queries)
-        memory = None if memory is None else _aligned(memory)
+        queries = queries.contiguous()
+        memory = None if memory is None else memory.contiguous()
         ctx.ragged, ctx.heads, ctx.rate, ctx.seed = ragged, heads, rate, _seed(rate)
         rows, features = queries.shape
         width = features if memory is not None else features // 3
@@ -124,7 +120,7 @@ class _RaggedAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
         queries, memory, log_sums = ctx.saved_tensors
-        gradient = _aligned(gradient)
+        gradient = gradient.contiguous()
         changes = torch.empty_like(queries), None if memory is None else torch.empty_like(memory)
         changes[0][ctx.ragged.tokens :] = 0
         if changes[1] is not None:
