@@ -183,6 +183,7 @@ class Coverage(_Settings):
 class Config(_Settings):
     """Everything that determines a model; written beside it as ``config.toml``."""
 
+    task: Literal["translation", "lm", "mlm", "classification", "parsing"] = "translation"
     preset: str = "small"
     source_language: str = "source"
     target_language: str = "target"

@@ -7,7 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from dragoman.config import ModelConfig
-from dragoman.model.transformer import PAD, Transformer
+from dragoman.model.sequence_model import PAD
+from dragoman.model.transformer import Transformer
 from dragoman.training.compilation import compile_layers, round_width
 from dragoman.training.loss import Loss, cross_entropy
 

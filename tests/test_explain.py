@@ -33,7 +33,8 @@ from dragoman.inspection.explain_parts import (
 )
 from dragoman.inspection.self_contained import page_part
 from dragoman.model.folder import LoadedModel
-from dragoman.model.transformer import Transformer, parameter_count
+from dragoman.model.sequence_model import parameter_count
+from dragoman.model.transformer import Transformer
 
 Dragoman = Callable[..., Any]
 VOID = {"meta", "input", "br"}

@@ -10,7 +10,8 @@ from torch.testing import assert_close
 
 from dragoman.config import resolve_config
 from dragoman.model.layout import PADDED, Packed
-from dragoman.model.transformer import PAD, Transformer
+from dragoman.model.sequence_model import PAD
+from dragoman.model.transformer import Transformer
 
 SETTINGS = [
     ["model.norm=pre"],

@@ -20,8 +20,9 @@ from dragoman.model.cache import LayerCache
 from dragoman.model.embedding import Embedding, sinusoidal_positions
 from dragoman.model.layers import LAYER_NORM_EPSILON, add_dropout, dropout
 from dragoman.model.layout import PADDED
+from dragoman.model.sequence_model import parameter_count
 from dragoman.model.stacks import DecoderOnly, EncoderOnly
-from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer, parameter_count
+from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
 VOCABULARY = 23
 NORMS = pytest.mark.parametrize("norm", ["post", "pre"])
@@ -202,17 +203,18 @@ def test_encoder_only_looks_both_ways_and_decoder_only_back(norm: str) -> None:
     decoder = randomized(DecoderOnly(config, VOCABULARY))
     assert (len(encoder.layers), len(decoder.layers)) == (3, 1)
     ids = random_ids(2, 7)
-    states, logits = encoder(ids), decoder(ids)
+    states, logits = encoder.hidden(ids, ids), decoder(ids, ids)
     assert (states.shape, logits.shape) == ((2, 7, 16), (2, 7, VOCABULARY))
     for place in range(7):
         changed = ids.clone()
         changed[:, place] = (changed[:, place] - 4 + 7) % (VOCABULARY - 4) + 4
-        assert float((encoder(changed) - states).abs().amax(dim=-1).min()) > 1e-5
-        difference = (decoder(changed) - logits).abs().amax(dim=-1)
+        assert float((encoder.hidden(changed, changed) - states).abs().amax(dim=-1).min()) > 1e-5
+        difference = (decoder(changed, changed) - logits).abs().amax(dim=-1)
         assert bool((difference[:, :place] == 0).all())
         assert float(difference[:, place:].min()) > 1e-5
-    shorter = encoder(padded(ids, [7, 4]))[1, :4], decoder(padded(ids, [7, 4]))[1, :4]
-    assert_close(shorter[0], encoder(ids[1:, :4])[0], **TOLERANCE)
+    short, cut = padded(ids, [7, 4]), ids[1:, :4]
+    shorter = encoder.hidden(short, short)[1, :4], decoder(short, short)[1, :4]
+    assert_close(shorter[0], encoder.hidden(cut, cut)[0], **TOLERANCE)
     assert_close(shorter[1], logits[1, :4], **TOLERANCE)
 
 
@@ -224,7 +226,7 @@ def test_encoder_only_is_the_encoder(norm: str) -> None:
     for name, part in names.items():
         getattr(stack, name).load_state_dict(part.state_dict())
     source = padded(random_ids(3, 6), [6, 2, 4])
-    assert torch.equal(stack(source), model.encode(source))
+    assert torch.equal(stack.hidden(source, source), model.encode(source))
 
 
 @NORMS

@@ -13,7 +13,8 @@ import torch
 
 from dragoman.config import Config, resolve_config
 from dragoman.inspection.layer_costs import LayerCost, LayerSizes
-from dragoman.model.transformer import Transformer, parameter_count
+from dragoman.model.sequence_model import parameter_count
+from dragoman.model.transformer import Transformer
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "paper"
 VOCABULARY = 37_000

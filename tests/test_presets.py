@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from dragoman.config import Config, resolve_config
-from dragoman.model.transformer import Transformer, parameter_count
+from dragoman.model.sequence_model import parameter_count
+from dragoman.model.transformer import Transformer
 from dragoman.presets import PRESETS, preset_for
 
 VOCABULARY = 37_000

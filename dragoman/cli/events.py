@@ -4,7 +4,7 @@ from typing import Any
 
 from dragoman.cli.card import TrainingSummary
 from dragoman.config import Config
-from dragoman.model.transformer import parameter_count
+from dragoman.model.sequence_model import parameter_count
 from dragoman.training.machine import machine_facts
 from dragoman.training.trainer import Trainer
 

@@ -24,7 +24,7 @@ from dragoman.inspection.report import write_report
 from dragoman.inspection.word_alignment_choice import save_choice
 from dragoman.model.adapters import load_trained_weights
 from dragoman.model.folder import save_model
-from dragoman.model.transformer import Transformer, parameter_count
+from dragoman.model.sequence_model import SequenceModel, parameter_count
 from dragoman.training.checkpoints import (
     CHECKPOINTS,
     checkpoint_step,
@@ -92,7 +92,7 @@ def train_to_end(run: Run) -> None:
         raise typer.Exit(130) from None
 
 
-def _train(run: Run, model: Transformer, validation: Validation | None) -> Trainer:
+def _train(run: Run, model: SequenceModel, validation: Validation | None) -> Trainer:
     store, ranks = CorpusStore.open(run.corpus.folder / TRAIN), run.ranks
     announced = _announce(run) if ranks.first else 0  # what follows may take a while
     with ExitStack() as stack:
@@ -156,7 +156,7 @@ def _going_on(run: Run, step: int) -> str:
     return f"going on from step {step:,}" + (f" of {last:,}" if last else "")
 
 
-def _only_on_rank_0(_: Transformer) -> dict[str, Any]:
+def _only_on_rank_0(_: SequenceModel) -> dict[str, Any]:
     raise AssertionError("rank 0 validates")
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.utils import parametrize
@@ -24,6 +24,7 @@ from dragoman.evaluation.metrics import Metrics, evaluate_corpus
 from dragoman.inspection.word_alignment import AlignmentHead, WordAligner
 from dragoman.inspection.word_alignment_choice import ENOUGH, measure_heads
 from dragoman.model.folder import LoadedModel
+from dragoman.model.sequence_model import SequenceModel
 from dragoman.model.transformer import Transformer
 from dragoman.training.objective import validation_nll
 from dragoman.training.progress import stage
@@ -56,7 +57,7 @@ class Validation:
         middle, longer = by_length[len(by_length) // 2], by_length[len(by_length) * 4 // 5]
         self._shown = list(dict.fromkeys([middle, longer]))
 
-    def __call__(self, model: Transformer) -> dict[str, Any]:
+    def __call__(self, model: SequenceModel) -> dict[str, Any]:
         """What a validation event holds: nll, perplexity, BLEU and chrF of greedy translations."""
         nll = self.nll(model)
         greedy = self._config.search.model_copy(update={"beam": 1, "max_extra_tokens": 20})
@@ -78,7 +79,7 @@ class Validation:
             ],
         }
 
-    def nll(self, model: Transformer) -> float:
+    def nll(self, model: SequenceModel) -> float:
         """Unsmoothed loss on all the validation data, in nats a token."""
         size = self._config.training.batch_tokens
         with parametrize.cached():
@@ -89,7 +90,7 @@ class Validation:
         found = measure_coverage(self._store, self._tokenizer)
         return Coverage(source=found.source.length, target=found.target.length)
 
-    def final(self, model: Transformer) -> Metrics:
+    def final(self, model: SequenceModel) -> Metrics:
         """The scores for the model card: search as configured."""
         chosen = spread(self._pairs, self._at_end)
         translator = self._translator(model, self._config.search)
@@ -99,9 +100,9 @@ class Validation:
             name = f"evaluating a part of the {len(self._pairs):,} validation pairs"
         return self._measure(chosen, translate_all(translator, sources, name))
 
-    def aligning_head(self, model: Transformer) -> AlignmentHead:
+    def aligning_head(self, model: SequenceModel) -> AlignmentHead:
         """The head whose attention aligns words best, by a part of the pairs."""
-        aligner = WordAligner(LoadedModel(self._config, self._tokenizer, model))
+        aligner = WordAligner(LoadedModel(self._config, self._tokenizer, cast(Transformer, model)))
         return measure_heads(aligner, spread(self._pairs, min(ENOUGH, self._at_end // 2)))[0].head
 
     def quality(self, engine: Engine) -> Metrics:
@@ -110,8 +111,8 @@ class Validation:
         translator = Translator(engine, self._config.search)
         return self._measure(chosen, translator.translate([pair.source for pair in chosen]))
 
-    def _translator(self, model: Transformer, search: SearchConfig) -> Translator:
-        loaded = LoadedModel(self._config, self._tokenizer, model)
+    def _translator(self, model: SequenceModel, search: SearchConfig) -> Translator:
+        loaded = LoadedModel(self._config, self._tokenizer, cast(Transformer, model))
         return Translator(NativeEngine(loaded), search)
 
     def _measure(self, pairs: Sequence[Pair], translations: Sequence[Translation]) -> Metrics:

@@ -21,6 +21,7 @@ from dragoman.model.description import (
     model_digest,
     verify,
 )
+from dragoman.model.sequence_model import SequenceModel
 from dragoman.model.transformer import Transformer
 from dragoman.text.lines import atomic_write
 
@@ -109,7 +110,7 @@ def _by_importance(problem: str) -> tuple[bool, str]:
     return not problem.startswith("embedding."), problem
 
 
-def load_weights(model: Transformer, path: Path) -> None:
+def load_weights(model: SequenceModel, path: Path) -> None:
     """Fill a model from a safetensors file that `check_weights` found right. Raises UserError."""
     try:
         model.load_state_dict(load_file(path))

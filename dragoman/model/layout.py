@@ -77,6 +77,10 @@ class Packed:
         packed[self.tokens :] = 0
         return packed
 
+    def pack_states(self, states: Tensor) -> Tensor:
+        """(B, T, features) -> (R, features); the spare rows are anything."""
+        return states.flatten(0, 1).index_select(0, self._real)
+
     def split_heads(self, x: Tensor, parts: int, heads: int) -> Tensor:
         """(R, P * H * K) -> (P, B, H, T, K)."""
         to_heads, to_rows = self._index(parts, heads)

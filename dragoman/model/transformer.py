@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from dragoman.config import ModelConfig
 from dragoman.model.attention import MultiHeadAttention, causal_mask
 from dragoman.model.cache import DecoderCache, LayerCache
-from dragoman.model.embedding import Embedding
 from dragoman.model.kernels import WIDTH, usable
 from dragoman.model.layers import FeedForward, LayerNorm, Residual
 from dragoman.model.layout import PADDED, Layout, Packed, Ragged
+from dragoman.model.sequence_model import SequenceModel, padding_mask
 
-PAD = 0
 # Longer sentences than this are for matrix products: their units outrun vectors.
 _RAGGED_LENGTH = 256
 
@@ -133,7 +132,21 @@ def final_norm(config: ModelConfig) -> nn.Module:
     return LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
 
 
-class Transformer(nn.Module):
+def kernels_attend(config: ModelConfig, longest: int, tensor: Tensor) -> bool:
+    """Whether attention in one pass over packed rows is possible, and faster than products.
+
+    longest: in tokens, of the sentences; tensor: one of the model's.
+    """
+    return (
+        longest <= _RAGGED_LENGTH
+        and config.key_width == config.value_width
+        and config.key_width % WIDTH == 0
+        and config.d_model % WIDTH == 0
+        and usable(tensor)
+    )
+
+
+class Transformer(SequenceModel):
     """The encoder-decoder of Figure 1, for token ids padded with 0.
 
     Masks are made here from the ids. One embedding matrix serves source, target and output
@@ -141,18 +154,11 @@ class Transformer(nn.Module):
     """
 
     def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
-        super().__init__()
-        self.config = config
-        self.vocabulary_size = vocabulary_size
-        self.embedding = make_embedding(config, vocabulary_size)
+        super().__init__(config, vocabulary_size)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
         self.encoder_norm = final_norm(config)
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.decoder_norm = final_norm(config)
-
-    def forward(self, source: Tensor, target_in: Tensor) -> Tensor:
-        """Teacher-forced logits: (B, S), (B, T) -> (B, T, V)."""
-        return self.logits(self.hidden(source, target_in))
 
     def hidden(self, source: Tensor, target_in: Tensor) -> Tensor:
         """What the output layer reads: (B, S), (B, T) -> (B, T, D)."""
@@ -183,7 +189,8 @@ class Transformer(nn.Module):
     def packed_hidden(self, source: Tensor, target_in: Tensor) -> tuple[Tensor, Packed]:
         """What `hidden` gives, as packed rows (R, D), and how target_in was packed."""
         source_layout, target_layout = Packed(source), Packed(target_in)
-        if self._kernels_attend(source.shape[1], target_in.shape[1]):
+        longest = max(source.shape[1], target_in.shape[1])
+        if kernels_attend(self.config, longest, self.embedding.weight):
             return self._ragged_hidden(source_layout, target_layout), target_layout
         source_mask = padding_mask(source)
         x = self.embedding.rows(source_layout)
@@ -217,16 +224,10 @@ class Transformer(nn.Module):
         memory: Tensor = self.encoder_norm(x)
         return memory
 
-    def _kernels_attend(self, source_length: int, target_length: int) -> bool:
-        """Whether attention in one pass over packed rows is possible, and faster than products."""
-        config = self.config
-        return (
-            max(source_length, target_length) <= _RAGGED_LENGTH
-            and config.key_width == config.value_width
-            and config.key_width % WIDTH == 0
-            and config.d_model % WIDTH == 0
-            and usable(self.embedding.weight)
-        )
+    @property
+    def repeated_layers(self) -> list[nn.Module]:
+        """Encoder layers, then decoder layers."""
+        return [*self.encoder, *self.decoder]
 
     def start(self, memory: Tensor, source: Tensor, beams: int) -> DecoderCache:
         """The cache before the first step; the memory's keys and values are computed here, once."""
@@ -253,37 +254,9 @@ class Transformer(nn.Module):
     def _decoder_layers(self) -> list[DecoderLayer]:
         return cast(list[DecoderLayer], list(self.decoder))
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """The tied output layer: (..., D) -> (..., V)."""
-        return self.embedding.logits(hidden)
-
     @torch.no_grad()
     def attention_maps(self, source: Tensor, target_in: Tensor) -> AttentionMaps:
         """The weights of every head for (B, S), (B, T), from the model's own attention."""
         maps = AttentionMaps([], [], [])
         self.decode(target_in, self.encode(source, maps), source, maps)
         return maps
-
-
-def make_embedding(config: ModelConfig, vocabulary_size: int) -> Embedding:
-    """The shared embedding of the configuration's sizes."""
-    return Embedding(
-        vocabulary_size,
-        config.d_model,
-        config.max_positions,
-        config.positions == "learned",
-        config.dropout,
-    )
-
-
-def padding_mask(ids: Tensor) -> Tensor | None:
-    """(B, S) -> (B, 1, 1, S), True where there is a token; None when there is no padding."""
-    mask = ids != PAD
-    if ids.device.type == "cpu" and bool(mask.all()):
-        return None
-    return mask[:, None, None, :]
-
-
-def parameter_count(model: nn.Module) -> int:
-    """Number of trained parameters; a shared matrix counts once."""
-    return sum(parameter.numel() for parameter in model.parameters())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dragoman.model.transformer import PAD, Transformer
+from dragoman.model.sequence_model import PAD, SequenceModel
 
 # Widths are multiples of it: few shapes, and whole tiles for a GPU's matrix units.
 WIDTH_STEP = 8
@@ -22,13 +22,13 @@ def round_width(ids: Tensor, limit: int) -> Tensor:
     return functional.pad(ids, (0, min(-width % WIDTH_STEP, limit - width)), value=PAD)
 
 
-def compile_layers(model: Transformer, precision: torch.dtype, backend: str = "inductor") -> str:
+def compile_layers(model: SequenceModel, precision: torch.dtype, backend: str = "inductor") -> str:
     """Compile every layer for training; where that fails, why, and all layers are as they were.
 
     Encoder layers share one program and decoder layers another, for all shapes; translating and
     validating runs uncompiled. A first small batch is computed here, so that what fails fails now.
     """
-    layers = [*model.encoder, *model.decoder]
+    layers = model.repeated_layers
     try:
         for layer in layers:
             _compile_training(layer, backend)
@@ -51,7 +51,7 @@ def _compile_training(layer: nn.Module, backend: str) -> None:
     layer.forward = forward
 
 
-def _try(model: Transformer, precision: torch.dtype) -> None:
+def _try(model: SequenceModel, precision: torch.dtype) -> None:
     device = model.embedding.weight.device
     training, dtype = model.training, model.embedding.compute_dtype
     ids = torch.ones(3, 2 * WIDTH_STEP, dtype=torch.int64, device=device)

@@ -243,10 +243,12 @@ def parallelize(objective: Objective, ranks: Ranks, kind: Parallel) -> nn.Module
     model = objective.model
     # These are used before their layer is called: they belong to what is gathered all along.
     objective.memory_projections = nn.ModuleList(
-        cast(DecoderLayer, layer).cross_attention.in_projection for layer in model.decoder
+        layer.cross_attention.in_projection
+        for layer in model.repeated_layers
+        if isinstance(layer, DecoderLayer)
     )
     apart = set(objective.memory_projections.parameters())
-    for layer in (*model.encoder, *model.decoder):
+    for layer in model.repeated_layers:
         fully_shard(layer, mesh=mesh, ignored_params=apart)
     fully_shard(objective, mesh=mesh)
     return objective

@@ -16,6 +16,7 @@ from dragoman.model.adapters import (
     save_adapter,
     trained_weights,
 )
+from dragoman.model.assembly import build_model
 from dragoman.model.description import (
     SETTINGS,
     TOKENIZER,
@@ -24,7 +25,7 @@ from dragoman.model.description import (
     file_digest,
 )
 from dragoman.model.folder import check_weights, load_weights
-from dragoman.model.transformer import Transformer
+from dragoman.model.sequence_model import SequenceModel
 from dragoman.presets import PRESETS
 from dragoman.text.languages import plain_code
 
@@ -137,12 +138,12 @@ def keep_parent(parent: ModelDescription, folder: Path) -> None:
             shutil.copyfile(parent.folder / name, folder / name)
 
 
-def initial_model(config: Config, vocabulary_size: int, folder: Path) -> Transformer:
+def initial_model(config: Config, vocabulary_size: int, folder: Path) -> SequenceModel:
     """A new model, or that of config.parent in `folder`; with adapters where settings want them.
 
     Raises UserError when the parent's weights are not there, damaged, or another's.
     """
-    model, expected = Transformer(config.model, vocabulary_size), config.parent
+    model, expected = build_model(config, vocabulary_size), config.parent
     if expected.weights is None:
         return model
     if file_digest(folder / WEIGHTS) != expected.weights:
@@ -158,7 +159,7 @@ def initial_model(config: Config, vocabulary_size: int, folder: Path) -> Transfo
     return model
 
 
-def keep_and_merge(model: Transformer, config: Config, folder: Path) -> None:
+def keep_and_merge(model: SequenceModel, config: Config, folder: Path) -> None:
     """Write the adapters of a model to `folder` and make them part of its weights."""
     training, parent = config.training, config.parent
     settings = AdapterSettings(

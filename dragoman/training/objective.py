@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from dragoman.config import TrainingConfig
 from dragoman.corpus.batches import Batch
-from dragoman.model.transformer import PAD, Transformer
+from dragoman.model.sequence_model import PAD, SequenceModel
 from dragoman.training.compilation import round_width
 from dragoman.training.loss import Loss, cross_entropy
 from dragoman.training.r_drop import r_drop_loss
 
 
-def batch_loss(model: Transformer, batch: Batch, smoothing: float, r_drop: float = 0.0) -> Loss:
+def batch_loss(model: SequenceModel, batch: Batch, smoothing: float, r_drop: float = 0.0) -> Loss:
     """Loss of a batch, over its real tokens; with r_drop, its alpha, of two passes in one."""
     device = model.embedding.weight.device
     source, target_in, target_out = (
@@ -46,7 +46,7 @@ def batch_loss(model: Transformer, batch: Batch, smoothing: float, r_drop: float
 class Objective(nn.Module):
     """The training loss of a model as a module: what several processes compute in parallel."""
 
-    def __init__(self, model: Transformer, settings: TrainingConfig) -> None:
+    def __init__(self, model: SequenceModel, settings: TrainingConfig) -> None:
         super().__init__()
         self.model = model
         self._smoothing, self._r_drop = settings.label_smoothing, settings.r_drop
@@ -59,7 +59,7 @@ class Objective(nn.Module):
 
 
 @torch.no_grad()
-def validation_nll(model: Transformer, batches: Iterator[Batch]) -> float:
+def validation_nll(model: SequenceModel, batches: Iterator[Batch]) -> float:
     """Unsmoothed loss in nats a token; perplexity is its exponential."""
     total, tokens = 0.0, 0
     for batch in batches:

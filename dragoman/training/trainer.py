@@ -15,7 +15,8 @@ from dragoman.config import Config
 from dragoman.corpus.store import CorpusStore
 from dragoman.errors import UserError
 from dragoman.model.adapters import load_trained_weights, trained_weights
-from dragoman.model.transformer import Transformer
+from dragoman.model.assembly import build_model
+from dragoman.model.sequence_model import SequenceModel
 from dragoman.training.checkpoints import (
     CHECKPOINTS,
     Checkpoint,
@@ -60,11 +61,11 @@ class Trainer:
     def __init__(
         self,
         config: Config,
-        model: Transformer,
+        model: SequenceModel,
         store: CorpusStore,
         folder: Path,
         ranks: Ranks,
-        validate: Callable[[Transformer], Event],
+        validate: Callable[[SequenceModel], Event],
         observe: Callable[[Event], None],
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -86,7 +87,7 @@ class Trainer:
                 "training.parallel = fsdp: adapters (training.lora_rank) are too small to share",
                 "set training.parallel=ddp",
             )
-        self._whole: Transformer | None = None
+        self._whole: SequenceModel | None = None
         self.optimizer = make_optimizer(model, self.settings)
         resampler = make_resampler(config, folder)
         self.feed = Feed(store, self.settings, model.vocabulary_size, folder, ranks, resampler)
@@ -276,7 +277,7 @@ class Trainer:
         )
         self.save()
 
-    def _measure(self, model: Transformer) -> tuple[Event, float, float]:
+    def _measure(self, model: SequenceModel) -> tuple[Event, float, float]:
         """The event of a validation, the time of training after it, and how long it took."""
         model.eval()
         random, begun = torch.get_rng_state(), time.monotonic()
@@ -288,18 +289,18 @@ class Trainer:
         return event, now - self._started, now - begun
 
     @property
-    def whole_model(self) -> Transformer:
+    def whole_model(self) -> SequenceModel:
         """A model that is in one piece on this rank: the trained one, or one of the same sizes."""
         if not self._shared_out:
             return self.model
         if self._whole is None:
             with torch.random.fork_rng(devices=[]):  # what it begins with is of no use
-                whole = Transformer(self.config.model, self.model.vocabulary_size)
+                whole = build_model(self.config, self.model.vocabulary_size)
             self._whole = whole.to(self.device)
             self._whole.embedding.compute_dtype = self.precision
         return self._whole
 
-    def _gather_model(self) -> Transformer:
+    def _gather_model(self) -> SequenceModel:
         """`whole_model` with the weights of now; complete on rank 0 only."""
         if self._shared_out:
             weights = gather_tensors(self.model.state_dict(), self.ranks)

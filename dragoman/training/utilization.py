@@ -13,7 +13,7 @@ import torch
 
 from dragoman.config import ModelConfig
 from dragoman.corpus.batches import Batch
-from dragoman.model.transformer import PAD
+from dragoman.model.sequence_model import PAD
 from dragoman.training.precision import matrix_product_rate
 
 # (rows, inner, columns) of the products that find a machine's best rate; which one does differs.
