@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from dragoman.errors import UserError
-from dragoman.presets import PRESETS
+from dragoman.presets import PRESETS, TASKS, is_read, preset_of_kind
 
 
 class _Settings(BaseModel):
@@ -25,6 +25,7 @@ _NO_MULTIPLE = "d_model is no multiple of heads"
 class ModelConfig(_Settings):
     """The sizes of Table 3 and the parts of section 3 that can differ; widths in features."""
 
+    kind: Literal["transformer", "lstm", "gru", "convolutional"] = "transformer"
     d_model: int = Field(256, ge=2, le=16384)
     d_ff: int = Field(1024, ge=1, le=65536)
     heads: int = Field(4, ge=1, le=256, description="h, of every attention")
@@ -38,11 +39,21 @@ class ModelConfig(_Settings):
     norm: Literal["post", "pre"] = Field("pre", description="post: as the paper")
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     max_positions: int = Field(1024, ge=8, le=65_536)
+    window: int | None = Field(
+        None, ge=1, le=65_536, description="neighbors each side that self-attention sees; None: all"
+    )
+
+    kernel_width: int = Field(3, ge=1, le=255, description="tokens that a convolution sees")
 
     @model_validator(mode="after")
-    def _divisible(self) -> Self:
+    def _consistent(self) -> Self:
+        for name, field in type(self).model_fields.items():
+            if not is_read(name, self.kind) and getattr(self, name) != field.default:
+                raise ValueError(f"a model of kind {self.kind} has no {name}")
         if self.d_model % 2:
             raise ValueError("d_model must be even: positions are pairs of sine and cosine")
+        if self.kind != "transformer":
+            return self
         if (self.d_k is None or self.d_v is None) and self.d_model % self.heads:
             raise ValueError(f"{self.d_model} features and {self.heads} heads: {_NO_MULTIPLE}")
         return self
@@ -65,7 +76,13 @@ class DataConfig(_Settings):
     character_coverage: float = Field(0.9999, ge=0.98, le=1, description="others: as bytes")
     max_tokens: int = Field(256, ge=8, le=100_000, description="longest side of a training pair")
     max_length_ratio: float = Field(4.0, gt=1, description="in characters, around the median")
+    context_sentences: int = Field(
+        0, ge=0, le=16, description="before a sentence that translation reads too; 0: none"
+    )
     validation_size: int = Field(1000, ge=1, le=100_000, description="5% of pairs at most")
+    texts: Literal["lines", "paragraphs"] = Field(
+        "lines", description="of --text: one a line; or of several, up to a blank one"
+    )
     seed: int = Field(1, ge=0, lt=2**32)
 
 
@@ -106,6 +123,7 @@ class TrainingConfig(_Settings):
     )
     average_checkpoints: int = Field(5, ge=1, le=100, description="of the last validations")
     checkpoint_minutes: float = Field(10.0, gt=0, description="between others")
+    tensorboard: bool = Field(False, description="also write DIR/training/tensorboard")
     seed: int = Field(1, ge=0, lt=2**32)
 
 
@@ -187,6 +205,7 @@ class Config(_Settings):
     preset: str = "small"
     source_language: str = "source"
     target_language: str = "target"
+    labels: list[str] = []  # of classification, in the order of the model's outputs
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
@@ -195,6 +214,12 @@ class Config(_Settings):
     distillation: Distillation = Distillation()
     coverage: Coverage = Coverage()
     checksums: Checksums = Checksums()
+
+    @model_validator(mode="after")
+    def _has_stacks(self) -> Self:
+        if self.model.kind != "transformer" and self.task not in ("translation", "parsing"):
+            raise ValueError(f"a model of kind {self.model.kind} is not for the task {self.task}")
+        return self
 
 
 # What code calls a setting, and its name.
@@ -214,13 +239,18 @@ def resolve_config(
 ) -> Config:
     """Join preset, TOML values, flags and ``section.name=value`` strings, weakest first.
 
-    Raises UserError for an unknown preset or setting (naming the nearest) and for a bad value.
+    Weaker than all of them is what the task wants, where values or flags name one. Raises UserError
+    for an unknown preset or setting (naming the nearest) and for a bad value.
     """
     if str(preset) not in PRESETS:  # from a file it may be anything
         raise UserError(f"unknown preset '{preset}'", _nearest(str(preset), list(PRESETS)))
     values: dict[str, Any] = {"preset": preset}
-    assigned = map(_parse_assignment, assignments or [])
-    layers = (PRESETS[preset], file or {}, flags or {}, *assigned)
+    assigned = [_parse_assignment(assignment) for assignment in assignments or []]
+    given = (file or {}) | (flags or {})
+    stronger = [file or {}, flags or {}, *assigned]
+    models = [layer["model"] for layer in stronger if isinstance(layer.get("model"), dict)]
+    kind = next((str(model["kind"]) for model in reversed(models) if "kind" in model), "")
+    layers = [TASKS.get(str(given.get("task")), {}), preset_of_kind(preset, kind), *stronger]
     for layer in layers:
         for name, value in layer.items():
             if isinstance(value, dict):

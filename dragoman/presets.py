@@ -84,6 +84,37 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 
+TASKS: dict[str, dict[str, dict[str, Any]]] = {
+    # A smoothed model is less sure of what it writes than it could be.
+    "lm": {"training": {"label_smoothing": 0.0}},
+    "mlm": {"training": {"label_smoothing": 0.0}},
+    # Few sentences of one label each: about 30 an update.
+    "classification": {"training": {"batch_tokens": 500}},
+    # Section 6.3 of the paper.
+    "parsing": {"search": {"beam": 21, "length_penalty": 0.3, "max_extra_tokens": 300}},
+}
+"""What a task wants other than translation does; weaker than any preset."""
+
+# What models that are no Transformers read of the settings in [model].
+_RECURRENT = {"kind", "d_model", "encoder_layers", "decoder_layers", "dropout", "max_positions"}
+_READ = {
+    "lstm": _RECURRENT,
+    "gru": _RECURRENT,
+    "convolutional": _RECURRENT | {"positions", "kernel_width"},
+}
+
+
+def is_read(name: str, kind: str) -> bool:
+    """Whether a model of this kind reads a setting of [model]."""
+    return name in _READ[kind] if kind in _READ else name != "kernel_width"
+
+
+def preset_of_kind(preset: str, kind: str) -> dict[str, dict[str, Any]]:
+    """The settings of a preset, which is made for Transformers, that a kind of model reads."""
+    values = PRESETS[preset]
+    model = {name: value for name, value in values["model"].items() if is_read(name, kind)}
+    return values | {"model": model}
+
 
 def preset_for(pairs: int) -> str:
     """The preset that suits a corpus of so many pairs on two cores.

@@ -5,6 +5,7 @@ thousand parameters here, trained for some updates; what a command is asked for 
 """
 
 import gzip
+import itertools
 import random
 import re
 import runpy
@@ -89,6 +90,10 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, small_presets: None) -> P
         (folder / f"{name}.de").write_text("".join(f"{line}\n" for line in german), "utf-8")
         table = "".join(f"{e}\t{g}\n" for e, g in zip(english, german, strict=True))
         (folder / f"{name}.tsv").write_text(table, "utf-8")
+    trees = [f"(S (NP (DT the) (NN {a})) (VP (VB sees) (NP (NN {b}))) (. .))\n" for a, b in
+             itertools.product(WORDS, WORDS)]  # fmt: skip
+    for name in ("train.ptb", "test.ptb"):
+        (folder / name).write_text("".join(trees), "utf-8")
     for name in ("one.en", "large.en"):
         shutil.copy(folder / "new.en", folder / name)
     (folder / "two.en.gz").write_bytes(gzip.compress((folder / "new.en").read_bytes()))
@@ -142,6 +147,8 @@ def reader(
 
 
 MODELS = ("models/en-de", "models/large", "models/fast", "en-de", "DIR", "NEW")
+# Of other tasks -> what they are trained with.
+OTHERS = {"models/parser": "--task parsing --text train.ptb"}
 
 
 @pytest.fixture
@@ -155,7 +162,10 @@ def models(reader: Reader, prepared: Path) -> None:
         )
         for name in MODELS:
             shutil.copytree("NEW" if name == "NEW" else "DIR", prepared / name)
-    for name in MODELS:
+        for name, options in OTHERS.items():
+            reader.type(f"dragoman train {options} --out {name}")
+            shutil.copytree(name, prepared / name)
+    for name in (*MODELS, *OTHERS):
         shutil.copytree(prepared / name, name, dirs_exist_ok=True)
 
 

@@ -11,21 +11,10 @@ from dragoman.inspection.layer_costs import (
     make_layer,
     measure_layer,
     peak_memory,
-    restricted_attention,
     table_operations,
 )
-from dragoman.model.attention import attention
 
 SIZES = LayerSizes(width=16, heads=2, reach=4, kernel=3)
-
-
-@pytest.mark.parametrize("length", [1, 3, 4, 5, 12, 30])
-def test_restricted_attention_equals_attention_under_a_band(length: int) -> None:
-    query, key, value = torch.randn(3, 1, 2, length, 8, dtype=torch.float64).unbind(0)
-    place = torch.arange(length)
-    band = (place - place[:, None]).abs() <= SIZES.reach
-    expected = attention(query, key, value, band)
-    torch.testing.assert_close(restricted_attention(query, key, value, SIZES.reach), expected)
 
 
 def test_explicit_and_fused_attention_are_the_same_layer() -> None:

@@ -37,7 +37,7 @@ class Upper:
 
     def _answer(self, keys: Sequence[Key]) -> list[Answer]:
         self._work()
-        return [answer(text + prefix) for text, prefix in keys]
+        return [answer(text + prefix) for text, prefix, _ in keys]
 
     def close(self, at_once: bool) -> None:
         self._pool.shutdown(wait=not at_once)
@@ -48,7 +48,7 @@ def answer(text: str) -> Answer:
 
 
 def entries(lines: Sequence[str]) -> list[Entry]:
-    return [Entry(line, "", "line ", number) for number, line in enumerate(lines, start=1)]
+    return [Entry(line, "", (), "line ", number) for number, line in enumerate(lines, start=1)]
 
 
 def written(pipe: Pipeline) -> list[str]:
@@ -78,7 +78,7 @@ def test_a_line_that_comes_again_is_translated_once_and_numbered_anew() -> None:
     work = Upper(window=4, in_flight=1)
     with Pipeline(entries(lines), work, Pace()) as pipe:
         found = written(pipe)
-    assert sorted(work.asked) == [("one", ""), ("two", "")]
+    assert sorted(work.asked) == [("one", "", ()), ("two", "", ())]
     assert found[-1] == "600 ONE\n"
     work = Upper(window=4)
     with Pipeline(entries(lines), work, Pace(repeats=False, first=11)) as pipe:
@@ -93,7 +93,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Upper(window=1, in_flight=1)
     with Pipeline(entries(lines), work, Pace()) as pipe:
         written(pipe)
-    assert [text for text, _ in work.asked] == ["a", "b", "c", "d", "b"]  # b: not seen for longest
+    assert [text for text, *_ in work.asked] == ["a", "b", "c", "d", "b"]  # b: not seen for longest
     monkeypatch.setattr(pipeline, "_REMEMBERED_BYTES", 10)
     work = Upper(window=1, in_flight=1)
     with Pipeline(entries(lines), work, Pace()) as pipe:

@@ -12,7 +12,6 @@ from dragoman.corpus.pairs import read_table
 from dragoman.corpus.preparation import (
     OVERLAP,
     TOO_LONG,
-    VALIDATION_EMPTY,
     VALIDATION_TOO_LONG,
 )
 from dragoman.corpus.prepared import (
@@ -22,6 +21,7 @@ from dragoman.corpus.prepared import (
     TRAIN,
     VALID,
     VALID_TEXT,
+    VALIDATION_EMPTY,
     CorpusFiles,
     load_prepared,
 )

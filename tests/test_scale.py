@@ -31,7 +31,7 @@ def recipe(model: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
 
 def entries(lines: Iterable[str], prefix: str = "") -> Iterator[Entry]:
     for number, line in enumerate(lines, start=1):
-        yield Entry(line, prefix, "line ", number)
+        yield Entry(line, prefix, (), "line ", number)
 
 
 def written(run: Map, recipe: Recipe, given: Iterable[Entry], form: Form, first: int = 1) -> bytes:

@@ -61,12 +61,14 @@ def test_log_probabilities_are_the_softmax() -> None:
 
 @needs_kernels
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
-@pytest.mark.parametrize("heads", [1, 2, 4])  # heads of 64, 32 and 16 features
+@pytest.mark.parametrize(("heads", "window"), [(1, None), (2, None), (4, None), (2, 1), (2, 2)])
 def test_steps_are_those_of_the_padded_cache(
-    dtype: torch.dtype, tolerance: float, heads: int
+    dtype: torch.dtype, tolerance: float, heads: int, window: int | None
 ) -> None:
+    """Of heads of 64, 32 and 16 features, with and without a window."""
     torch.manual_seed(3)
-    model = Transformer(SMALL.model_copy(update={"heads": heads}), 48).eval().to(dtype)
+    sizes = SMALL.model_copy(update={"heads": heads, "window": window})
+    model = Transformer(sizes, 48).eval().to(dtype)
     model.embedding.compute_dtype = dtype
     beams = 3
     source = torch.randint(3, 48, (4, 9))

@@ -64,14 +64,14 @@ def attend(
     from dragoman.cli.destination import check_destination
     from dragoman.inspection.attention_maps import sentence_attention
     from dragoman.inspection.attention_page import OpeningView, write_attention_page
-    from dragoman.model.folder import load_model
+    from dragoman.model.folder import load_transformer
     from dragoman.training.precision import choose_device
     from dragoman.training.progress import say
 
     if out.suffix.lower() not in (".html", ".htm", ".png"):
         raise UserError(f"{out}: neither a page nor a picture", "end its name with .html or .png")
     check_destination("--out", out, [model])
-    loaded = load_model(model, choose_device(device))
+    loaded = load_transformer(model, choose_device(device))
     sizes = loaded.config.model
     layers = sizes.encoder_layers if kind is KindName.ENCODER else sizes.decoder_layers
     _check_number("layer", layer, layers)

@@ -38,6 +38,7 @@ def average(
     from dragoman.cli.destination import whole_folder
     from dragoman.config import read_config
     from dragoman.corpus.tokenizer import Tokenizer
+    from dragoman.model.description import KINDS, title
     from dragoman.model.folder import save_model
     from dragoman.training.checkpoints import average_checkpoints, disk_errors, list_checkpoints
 
@@ -67,9 +68,8 @@ def average(
     tokenizer = Tokenizer.load(work / "corpus" / "tokenizer.model")
     names = ", ".join(path.name for path in paths)
     card = (
-        f"# {config.source_language} -> {config.target_language}\n\n"
-        f"The average of the checkpoints {names}.\n\n"
-        "Measure it with: dragoman evaluate --model DIR --source FILE --reference FILE\n"
+        f"# {title(config)}\n\nThe average of the checkpoints {names}.\n\n"
+        f"Measure it with: {KINDS[config.task].measure}\n"
     )
     weights = _whole(config, tokenizer.vocabulary_size, work, average_checkpoints(paths))
     with disk_errors(out), whole_folder(out) as folder:

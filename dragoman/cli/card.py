@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from dragoman import __version__
+from dragoman.cli.validation import Results, TaskRun
 from dragoman.config import Config
 from dragoman.corpus.prepared import PreparedCorpus
-from dragoman.evaluation.metrics import Metrics
+from dragoman.model.description import KINDS, sizes, stacks, title
 from dragoman.training.progress import duration
 
 
@@ -23,77 +24,64 @@ class TrainingSummary:
     nll: float
     perplexity: float
     kept: str
+    unit: str  # of what `tokens` counts
     vocabulary_size: int
     parameters: int
-    scores: Metrics
+    results: Results
     utilization: float
 
     @property
     def tokens_per_second(self) -> float:
-        """Target tokens a second of the whole training, validation and checkpoints included."""
+        """Tokens a second of the whole training, validation and checkpoints included."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     @property
     def speed(self) -> str:
         """The speed of the whole training in words."""
         return (
-            f"{self.tokens_per_second:,.0f} target tokens/s and {self.utilization:.0f}% of the "
+            f"{self.tokens_per_second:,.0f} {self.unit}/s and {self.utilization:.0f}% of the "
             "machine's matrix-product peak, validation and checkpoints included"
         )
 
 
-def model_card(config: Config, corpus: PreparedCorpus, summary: TrainingSummary) -> str:
+def model_card(
+    config: Config, corpus: PreparedCorpus, summary: TrainingSummary, task: TaskRun
+) -> str:
     """The README.md of a model folder."""
-    languages = f"{config.source_language} -> {config.target_language}"
-    model, search, scores = config.model, config.search, summary.scores
-    note = f"\n\nNote: {scores.note}." if scores.note else ""
-    return f"""# {languages}
+    rows, kind = task.rows, "Transformer" if config.model.kind == "transformer" else "model"
+    layers = " and ".join(f"{count} {name}" for name, count in stacks(config).items())
+    return f"""# {title(config)}
 
-A Transformer that translates from `{config.source_language}` to `{config.target_language}`, made
-with Dragoman {__version__}.
+A {kind} that {task.purpose}, made with Dragoman {__version__}.
 
 ## Use
 
-```sh
-dragoman translate --model DIR --text "..."      # DIR: this folder
-dragoman translate --model DIR < source.txt > translation.txt
-```
-
-```python
-from dragoman.decoding.translator import Translator
-
-print(Translator.load("DIR").translate(["..."])[0].text)
-```
+{task.usage}
 
 ## Results
 
-On {scores.sentences:,} validation segments, beam {search.beam}:
-
-- BLEU {scores.bleu:.2f} (`{scores.bleu_signature}`)
-- chrF2 {scores.chrf:.2f} (`{scores.chrf_signature}`)
-- perplexity {summary.perplexity:.3f} a subword (all validation data)
+{summary.results.card}
 
 The weights are {summary.kept}. Validation data chose them, so these scores flatter a little:
-measure on text that took no part with `dragoman evaluate`.{note}
+measure on text that took no part with `{KINDS[config.task].measure}`.
 
 ## Data
 
 - from {", ".join(f"`{name}`" for name in corpus.inputs)}
-- {corpus.training_pairs:,} training pairs, {corpus.validation_pairs:,} validation pairs, \
+- {corpus.training_pairs:,} training {rows}, {corpus.validation_pairs:,} validation {rows}, \
 after cleaning
 - the license of the data applies to this model
 
 ## Model
 
 - preset `{config.preset}`: {summary.parameters:,} parameters, {summary.vocabulary_size:,} subwords
-- {model.encoder_layers} encoder and {model.decoder_layers} decoder layers, d_model \
-{model.d_model}, d_ff {model.d_ff}, {model.heads} heads, {model.norm}-norm
+- {layers} layers, {sizes(config)}
 - every setting is in `config.toml`
 
 ## Training
 
 {summary.steps:,} updates in {duration(summary.seconds)}, {summary.epochs} epochs begun, \
-{summary.tokens:,} target tokens: {summary.speed}.{_origin(config)}
+{summary.tokens:,} {task.tokens}: {summary.speed}.{_origin(config)}
 """
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from dragoman.cli import stages
-from dragoman.cli.validation import translate_all
+from dragoman.cli.translation_run import translate_all
 from dragoman.config import DataConfig
 from dragoman.corpus.cleaning import CleaningReport, clean_pairs
 from dragoman.corpus.pairs import Pair, read_table

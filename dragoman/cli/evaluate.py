@@ -272,7 +272,7 @@ def _translate(system: _System, texts: _Texts, given: dict[str, Any]) -> str:
     if texts.sources is None:
         raise UserError("nothing to measure", "give --model and --source, or --hypotheses")
     from dragoman.cli.loading import load_translator
-    from dragoman.cli.validation import translate_all
+    from dragoman.cli.translation_run import translate_all
 
     translator = load_translator(
         system.path,

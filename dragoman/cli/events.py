@@ -3,7 +3,6 @@
 from typing import Any
 
 from dragoman.cli.card import TrainingSummary
-from dragoman.config import Config
 from dragoman.model.sequence_model import parameter_count
 from dragoman.training.machine import machine_facts
 from dragoman.training.trainer import Trainer
@@ -26,9 +25,8 @@ def start_event(trainer: Trainer, pairs: int) -> Event:
     }
 
 
-def end_event(config: Config, summary: TrainingSummary) -> Event:
+def end_event(summary: TrainingSummary) -> Event:
     """What a run came to."""
-    scores = summary.scores
     return {
         "event": "end",
         "step": summary.steps,
@@ -40,6 +38,5 @@ def end_event(config: Config, summary: TrainingSummary) -> Event:
         "nll": summary.nll,
         "perplexity": summary.perplexity,
         "kept": summary.kept,
-        "beam": config.search.beam,
-        **scores.to_json(),
+        **summary.results.values,
     }

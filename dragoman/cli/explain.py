@@ -34,10 +34,10 @@ def explain(
     from dragoman.inspection.explain_costs import measure_lengths
     from dragoman.inspection.explain_numbers import explain_sentence
     from dragoman.inspection.explain_page import write_explain_page
-    from dragoman.model.folder import load_model
+    from dragoman.model.folder import load_transformer
 
     check_destination("--out", out, [model])
-    loaded = load_model(model)
+    loaded = load_transformer(model)
     explained = explain_sentence(loaded, text)
     sizes = loaded.config.model
     write_explain_page(

@@ -8,10 +8,11 @@ import typer
 
 from dragoman.cli import options
 from dragoman.cli.application import app
+from dragoman.presets import is_read
 from dragoman.text.display import printable
 
 if TYPE_CHECKING:
-    from dragoman.model.folder import LoadedModel
+    from dragoman.model.folder import Loaded
 
 _LARGEST_CARD = 1024 * 1024
 _SECTIONS = ("Results", "Data", "Training")
@@ -23,13 +24,14 @@ def info(
     as_json: options.AsJson = False,
 ) -> None:
     """Say what a model is: languages, sizes, settings, scores."""
-    from dragoman.model.folder import load_model
+    from dragoman.model.folder import load_any
 
-    loaded = load_model(folder)
+    loaded = load_any(folder)
     parts = _parameters(loaded)
     card = _card(folder)
     if as_json:
         record = {
+            "task": loaded.config.task,
             "source_language": loaded.config.source_language,
             "target_language": loaded.config.target_language,
             "preset": loaded.config.preset,
@@ -48,31 +50,37 @@ def info(
         print(printable(line))  # the folder may be anybody's
 
 
-def _parameters(loaded: "LoadedModel") -> dict[str, int]:
+def _parameters(loaded: "Loaded") -> dict[str, int]:
     """Trained parameters by part; the embedding is also the output layer and counts once."""
-    parts = {"embedding": 0, "encoder": 0, "decoder": 0}
+    parts: dict[str, int] = {}
     for name, parameter in loaded.model.named_parameters():
-        part = next(part for part in parts if name.startswith(part))
-        parts[part] += parameter.numel()
+        part = name.partition(".")[0].removesuffix("_norm")
+        parts[part] = parts.get(part, 0) + parameter.numel()
     return parts
 
 
-def _description(loaded: "LoadedModel", parts: dict[str, int]) -> list[str]:
+def _description(loaded: "Loaded", parts: dict[str, int]) -> list[str]:
+    from dragoman.model.description import sizes, stacks, title
+
     config = loaded.config
     model, search = config.model, config.search
-    return [
-        f"{config.source_language} -> {config.target_language}, preset {config.preset}",
+    kept = f"{model.positions}, " if is_read("positions", model.kind) else ""
+    layers = " + ".join(map(str, stacks(config).values()))
+    lines = [
+        f"{title(config)}, preset {config.preset}",
         f"parameters {sum(parts.values()):>13,}",
         *(f"  {part:<9}{count:>13,}" for part, count in parts.items()),
         f"vocabulary {loaded.tokenizer.vocabulary_size:>13,} subwords",
-        f"layers     {model.encoder_layers} + {model.decoder_layers}, {model.norm}-norm, "
-        f"d_model {model.d_model}, d_ff {model.d_ff}, {model.heads} heads "
-        f"(d_k {model.key_width}, d_v {model.value_width})",
-        f"positions  {model.positions}, at most {model.max_positions:,}; "
+        f"layers     {layers}, {sizes(config)}",
+        f"positions  {kept}at most {model.max_positions:,}; "
         f"trained on up to {config.data.max_tokens:,} subwords a side",
-        f"search     beam {search.beam}, length penalty {search.length_penalty}, "
-        f"at most {search.max_extra_tokens} subwords more than the source",
     ]
+    if config.task in ("translation", "parsing"):
+        lines.append(
+            f"search     beam {search.beam}, length penalty {search.length_penalty}, "
+            f"at most {search.max_extra_tokens} subwords more than the source"
+        )
+    return lines
 
 
 def _card(folder: Path) -> dict[str, str]:

@@ -49,7 +49,7 @@ def find_recipe(
     listed = (folders,) if isinstance(folders, Path) else tuple(folders)
     given = {"beam": beam, "length_penalty": length_penalty, "mbr_samples": mbr}
     flags = {name: value for name, value in given.items() if value is not None}
-    description = describe(listed[0])
+    description = describe(listed[0], "translation")
     search = _wide_enough(description.config.search, flags, settings, n_best)
     recipe = Recipe(listed, search, EngineChoice(engine, device, search.precision))
     reason = "several models" if len(listed) > 1 else Request(search).native_only()

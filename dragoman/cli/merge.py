@@ -32,13 +32,13 @@ def merge(
     from dragoman.config import Parent
     from dragoman.corpus.shortlist import SHORTLIST, load_shortlist
     from dragoman.model.adapters import load_adapter, merge_adapters, read_adapter_settings
-    from dragoman.model.description import WEIGHTS, file_digest
-    from dragoman.model.folder import load_model, save_model
+    from dragoman.model.description import KINDS, WEIGHTS, file_digest, title
+    from dragoman.model.folder import load_any, save_model
     from dragoman.training.checkpoints import disk_errors
 
     stages.check_output(out)
     settings = read_adapter_settings(adapter)
-    loaded = load_model(model)
+    loaded = load_any(model)
     if file_digest(model / WEIGHTS) != settings.base_weights:
         raise UserError(
             f"{adapter}: this adapter was trained on another model, '{settings.base_name}'",
@@ -49,10 +49,10 @@ def merge(
     base = Parent(name=settings.base_name, weights=settings.base_weights)
     config = loaded.config.model_copy(update={"parent": base})
     card = (
-        f"# {config.source_language} -> {config.target_language}\n\n"
+        f"# {title(config)}\n\n"
         f"The model `{settings.base_name}` (SHA-256 of its weights `{settings.base_weights}`) with "
         f"a merged adapter of rank {settings.rank}.\n\n"
-        "Measure it with: dragoman evaluate --model DIR --source FILE --reference FILE\n"
+        f"Measure it with: {KINDS[config.task].measure}\n"
     )
     with disk_errors(out), whole_folder(out) as folder:
         if (model / SHORTLIST).is_file():  # of the tokenizer, which stays

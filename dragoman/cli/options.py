@@ -30,6 +30,16 @@ class Errors(StrEnum):
     REPLACE = "replace"
 
 
+class TaskName(StrEnum):
+    """What a model is trained for."""
+
+    TRANSLATION = "translation"
+    LM = "lm"
+    MLM = "mlm"
+    CLASSIFICATION = "classification"
+    PARSING = "parsing"
+
+
 class PageLanguageName(StrEnum):
     """What a page speaks to its reader."""
 
@@ -86,7 +96,21 @@ ValidSource = Annotated[
     typer.Option(metavar="FILE", help="Validation source; else validation pairs are set aside."),
 ]
 ValidTarget = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Validation target, line by line.")
+    Path | None,
+    typer.Option(
+        "--valid-target",
+        "--valid-text",
+        metavar="FILE",
+        help="Validation target, line by line; of --text, validation text.",
+    ),
+]
+TextFile = Annotated[
+    Path | None,
+    typer.Option("--text", metavar="FILE", help="Text, a text a line; a treebank for parsing."),
+]
+Task = Annotated[
+    TaskName | None,
+    typer.Option("--task", help="What the model is to do. [default: translation; with --text lm]"),
 ]
 SourceLanguage = Annotated[
     str | None,
@@ -108,9 +132,13 @@ InitialModel = Annotated[
         help="Go on from this model folder on new data, at a tenth of the learning rate.",
     ),
 ]
-TensorBoard = Annotated[
-    bool,
-    typer.Option("--tensorboard", help="Also write DIR/training/tensorboard, for TensorBoard."),
+InitialEncoder = Annotated[
+    Path | None,
+    typer.Option(
+        "--init-encoder-from",
+        metavar="DIR",
+        help="A new translation model with the tokenizer and encoder of this one of --task mlm.",
+    ),
 ]
 Preset = Annotated[
     str | None,
@@ -187,6 +215,12 @@ ExplainSearch = Annotated[
     bool,
     typer.Option("--explain-search", help="Show what the search kept and pruned at every step."),
 ]
+Lines = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE", help="Text, one segment a line. [default: stdin]", show_default=False
+    ),
+]
 PageLanguage = Annotated[PageLanguageName, typer.Option("--lang", help="The language of the page.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -222,7 +256,8 @@ WantedTarget = Annotated[
 UNKNOWN = ("source", "target")
 """What languages are called that nobody named."""
 _NO_LANGUAGE = frozenset(
-    "txt tsv csv src tgt trg ref raw tok bpe spm out hyp log dat lst low sys xml sgm md".split()
+    "txt tsv csv ptb mrg src tgt trg ref raw tok bpe spm out hyp log dat lst low sys xml sgm "
+    "md".split()
 )
 _LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
 
@@ -244,8 +279,12 @@ def languages(
     target: str | None,
     settings: dict[str, Any],
     files: tuple[Path | None, Path | None, Path | None],
+    text: Path | None = None,
 ) -> tuple[str, str]:
-    """Source and target language: from flags, else settings, else file names."""
+    """Source and target language: from flags, else settings, else file names; of a text one."""
+    if text is not None:
+        source = target = source or target
+        files = text, text, None
     return (
         source or settings.get("source_language") or guess_language(files[0]) or UNKNOWN[0],
         target or settings.get("target_language") or guess_language(files[1]) or UNKNOWN[1],
@@ -257,19 +296,36 @@ def corpus_files(
     files: tuple[Path | None, Path | None, Path | None],
     validation: tuple[Path | None, Path | None],
     tokenizer: Path | None,
-    errors: Errors,
+    errors: Errors = Errors.STRICT,
+    task: str = "translation",
+    text: Path | None = None,
 ) -> "CorpusFiles":
     """The files of a command line, checked. Raises UserError for a mixture that means nothing."""
-    from dragoman.corpus.prepared import CorpusFiles
+    from dragoman.corpus.prepared import TEXT_TASKS, CorpusFiles
 
     source, target, table = files
+    if task in (*TEXT_TASKS, "parsing"):
+        if text is None or any((*files, validation[0])):
+            what = "a treebank" if task == "parsing" else "text alone"
+            raise UserError(
+                f"--task {task} learns from {what}", "give --text, and --valid-text if any"
+            )
+        return CorpusFiles(
+            *languages,
+            text=text,
+            valid_text=validation[1],
+            tokenizer=tokenizer,
+            errors=errors.value,
+            task=task,
+        )
+    if text is not None:
+        raise UserError(f"--task {task} does not learn from --text", "give --task lm")
     if table is not None and (source is not None or target is not None):
         raise UserError("--data holds both sides", "give either --data or --source and --target")
     if table is None and (source is None or target is None):
         raise UserError("no pairs given", "give --source and --target, or --data with both sides")
     return CorpusFiles(
-        source_language=languages[0],
-        target_language=languages[1],
+        *languages,
         source=source,
         target=target,
         table=table,
@@ -277,6 +333,7 @@ def corpus_files(
         valid_target=validation[1],
         tokenizer=tokenizer,
         errors=errors.value,
+        task=task,
     )
 
 

@@ -11,6 +11,8 @@ def prepare(
     source: options.SourceFile = None,
     target: options.TargetFile = None,
     data: options.TableFile = None,
+    text: options.TextFile = None,
+    task: options.Task = None,
     valid_source: options.ValidSource = None,
     valid_target: options.ValidTarget = None,
     source_language: options.SourceLanguage = None,
@@ -32,20 +34,24 @@ def prepare(
     \b
     dragoman prepare --source train.en --target train.de --out corpora/en-de
     dragoman train --prepared corpora/en-de --out models/en-de
+    dragoman prepare --text corpus.txt --out corpora/text
     """
     from dragoman.cli import stages
     from dragoman.training.checkpoints import folder_lock
 
     if ray is not None and workers is not None:
         raise UserError("--ray and --workers exclude each other", "the cluster has its own cores")
-    choices = stages.Choices.of(preset, config, assignments)
+    likely = "lm" if text else None
+    choices = stages.Choices.of(preset, config, assignments).for_task(task, likely)
     paths = (source, target, data)
-    languages = options.languages(source_language, target_language, choices.file, paths)
-    files = options.corpus_files(languages, paths, (valid_source, valid_target), tokenizer, errors)
+    languages = options.languages(source_language, target_language, choices.file, paths, text)
+    valid = valid_source, valid_target
+    files = options.corpus_files(languages, paths, valid, tokenizer, errors, choices.task, text)
     choices.resolve(0)
     stages.check_prepared_output(out)
     stages.check_files(files)
     with folder_lock(out):
         corpus = stages.prepare(files, out, choices, workers, ray)
     print(corpus.report)
-    print(f"{corpus.training_pairs:,} training pairs, {corpus.validation_pairs:,} for validation")
+    rows = "texts" if text else "pairs"
+    print(f"{corpus.training_pairs:,} training {rows}, {corpus.validation_pairs:,} for validation")

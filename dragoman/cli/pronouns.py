@@ -36,11 +36,11 @@ def pronouns(
     """
     from dragoman.inspection.pronouns import word_attention
     from dragoman.inspection.pronouns_page import write_pronouns_page
-    from dragoman.model.folder import load_model
+    from dragoman.model.folder import load_transformer
     from dragoman.training.precision import choose_device
 
     check_destination("--out", out, [model])
-    loaded = load_model(model, choose_device(device))
+    loaded = load_transformer(model, choose_device(device))
     views = [view for text in texts for view in word_attention(loaded, text, word)]
     write_pronouns_page(views, word, loaded.config.source_language, out, page_language.value)
     print(out)

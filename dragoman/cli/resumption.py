@@ -21,6 +21,8 @@ def is_begun(request: TrainingRequest) -> bool:
 
 def _check_unchanged(request: TrainingRequest, saved: Config) -> None:
     choices = request.choices
+    if choices.task != saved.task:
+        raise _changed("--task", choices.task, saved.task)
     if choices.preset not in (None, saved.preset):
         raise _changed("preset", choices.preset, saved.preset)
     given = resolve_config(saved.preset, choices.file, {}, choices.assignments)

@@ -12,17 +12,17 @@ from dragoman.cli.card import TrainingSummary, model_card
 from dragoman.cli.events import end_event, start_event
 from dragoman.cli.parent import PARENT
 from dragoman.cli.signals import stop_on_signals
-from dragoman.cli.speed import convert_trained
-from dragoman.cli.validation import Validation, perplexity
+from dragoman.cli.tasks import task_run
+from dragoman.cli.validation import TaskRun
 from dragoman.config import Config
 from dragoman.corpus.prepared import TOKENIZER, TRAIN, PreparedCorpus
-from dragoman.corpus.shortlist import SHORTLIST, learn_shortlist
 from dragoman.corpus.store import CorpusStore
 from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.decoding.perplexity import perplexity
 from dragoman.inspection.plots import curve_png
 from dragoman.inspection.report import write_report
-from dragoman.inspection.word_alignment_choice import save_choice
 from dragoman.model.adapters import load_trained_weights
+from dragoman.model.description import title
 from dragoman.model.folder import save_model
 from dragoman.model.sequence_model import SequenceModel, parameter_count
 from dragoman.training.checkpoints import (
@@ -48,8 +48,6 @@ from dragoman.training.trainer import StopRequestedError, Trainer
 from dragoman.training.utilization import utilization
 
 LOG, CURVE, ADAPTER_FOLDER = "log.jsonl", "curve.png", "adapter"
-# A model with a lower BLEU writes the same few words whatever it reads.
-_NOTHING_LEARNED = 5.0
 
 
 @dataclass(frozen=True)
@@ -77,22 +75,22 @@ def train_to_end(run: Run) -> None:
     prepare_process()
     ranks = run.ranks
     tokenizer = Tokenizer.load(run.corpus.folder / TOKENIZER)
-    validation = Validation(run.config, tokenizer, run.corpus.folder) if ranks.first else None
+    task = task_run(run.config, tokenizer, run.corpus.folder) if ranks.first else None
     torch.manual_seed(run.config.training.seed)
     model = initial_model(run.config, tokenizer.vocabulary_size, run.work / PARENT)
-    trainer = _train(run, model, validation)
+    trainer = _train(run, model, task)
     ranks.close()
-    if validation is None:
+    if task is None:
         return
     try:
         with disk_errors(run.folder):
-            _finish(run, trainer, tokenizer, validation)
+            _finish(run, trainer, task)
     except KeyboardInterrupt:
         say(f"stopped; go on with: dragoman train --resume --out {run.folder}")
         raise typer.Exit(130) from None
 
 
-def _train(run: Run, model: SequenceModel, validation: Validation | None) -> Trainer:
+def _train(run: Run, model: SequenceModel, task: TaskRun | None) -> Trainer:
     store, ranks = CorpusStore.open(run.corpus.folder / TRAIN), run.ranks
     announced = _announce(run) if ranks.first else 0  # what follows may take a while
     with ExitStack() as stack:
@@ -110,7 +108,7 @@ def _train(run: Run, model: SequenceModel, validation: Validation | None) -> Tra
             store,
             run.work,
             ranks,
-            validation or _only_on_rank_0,
+            task or _only_on_rank_0,
             observe,
             request.made,
         )
@@ -121,10 +119,10 @@ def _train(run: Run, model: SequenceModel, validation: Validation | None) -> Tra
                 say(_going_on(run, trainer.state.step))
             if trainer.compile_problem:
                 say(f"warning: torch.compile does not work here: {trainer.compile_problem}")
-            _describe(run, trainer)
+            _describe(run, trainer, task.rows if task else "")
             log = stack.enter_context(EventLog(run.work / LOG, trainer.state.step))
             observers.append(log.observe)
-            if (run.work / FOLDER).is_dir():
+            if run.config.training.tensorboard:
                 board = TensorBoard(run.work / FOLDER, read_log(run.work / LOG))
                 observers.append(stack.enter_context(board).observe)
             stack.enter_context(display)
@@ -160,7 +158,7 @@ def _only_on_rank_0(_: SequenceModel) -> dict[str, Any]:
     raise AssertionError("rank 0 validates")
 
 
-def _describe(run: Run, trainer: Trainer) -> None:
+def _describe(run: Run, trainer: Trainer, rows: str) -> None:
     settings = run.config.training
     precision = str(trainer.precision).removeprefix("torch.")
     length = f"{settings.epochs} epochs"
@@ -169,20 +167,19 @@ def _describe(run: Run, trainer: Trainer) -> None:
     if settings.budget_seconds:
         length = duration(settings.budget_seconds)
     processes = f"{run.ranks.size} x " if run.ranks.size > 1 else ""
-    languages = f"{run.config.source_language} -> {run.config.target_language}"
     say(
-        f"training {languages}: preset {run.config.preset}, "
-        f"{parameter_count(trainer.model):,} parameters, {run.corpus.training_pairs:,} pairs, "
+        f"training {title(run.config)}: preset {run.config.preset}, "
+        f"{parameter_count(trainer.model):,} parameters, {run.corpus.training_pairs:,} {rows}, "
         f"{length}, on {processes}{trainer.device.type} in {precision}, matrix products at up to "
         f"{trainer.peak / 1e9:,.0f} GFLOP/s"
     )
 
 
-def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Validation) -> None:
+def _finish(run: Run, trainer: Trainer, task: TaskRun) -> None:
     model, state = trainer.whole_model, trainer.state
     model.eval()
     with stage("averaging checkpoints"):
-        chosen = _select(run, trainer, validation)
+        chosen = _select(run, trainer, task)
     say(f"kept: {chosen.description}")
     model.embedding.compute_dtype = torch.float32
     summary = TrainingSummary(
@@ -193,28 +190,26 @@ def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Valida
         nll=chosen.nll,
         perplexity=perplexity(chosen.nll),
         kept=chosen.description,
-        vocabulary_size=tokenizer.vocabulary_size,
+        unit=task.tokens,
+        vocabulary_size=task.tokenizer.vocabulary_size,
         parameters=parameter_count(model),
-        scores=validation.final(model),
+        results=task.results(model, chosen.nll),
         utilization=utilization(state.flops, state.seconds, trainer.peak),
     )
-    card = model_card(run.config, run.corpus, summary)
-    coverage = validation.coverage()
+    card = model_card(run.config, run.corpus, summary, task)
+    coverage = task.coverage()
     config = with_longest(run.config, trainer.store).model_copy(update={"coverage": coverage})
-    with stage("learning the shortlist"):
-        learn_shortlist(trainer.store, tokenizer).save(run.folder / SHORTLIST)
-    with stage("choosing the attention that aligns words"):
-        save_choice(run.folder, validation.aligning_head(model))
-    save_model(run.folder, config, tokenizer, dict(model.state_dict()), card)
-    say(convert_trained(run.folder, validation, summary.scores.bleu))
+    task.save_parts(run.folder, model, trainer.store)
+    save_model(run.folder, config, task.tokenizer, dict(model.state_dict()), card)
+    task.convert(run.folder)
     with EventLog(run.work / LOG, state.step) as log:
-        log.observe(end_event(run.config, summary))
+        log.observe(end_event(summary))
     curve_png(run.work / LOG, run.work / CURVE)
     report = write_report(run.folder)
-    say(f"validation scores, beam {run.config.search.beam}:\n{summary.scores.render()}")
+    say(summary.results.shown)
     if state.worse >= run.config.training.patience:
         say(f"stopped early: {state.worse} validations in a row were no better (training.patience)")
-    if _learned_nothing(run.config, state.step, summary.scores.bleu):
+    if state.step < run.config.training.warmup_steps and not summary.results.learned:
         smaller = "" if run.config.preset == "tiny" else ", or take a smaller preset"
         say(
             f"warning: {state.step:,} updates were too few to learn from: give more time or more "
@@ -222,10 +217,6 @@ def _finish(run: Run, trainer: Trainer, tokenizer: Tokenizer, validation: Valida
         )
     say(f"trained {state.step:,} steps in {duration(state.seconds)}: {summary.speed}")
     say(f"model: {run.folder}; report: {report}")
-
-
-def _learned_nothing(config: Config, steps: int, bleu: float) -> bool:
-    return steps < config.training.warmup_steps and bleu < _NOTHING_LEARNED
 
 
 def with_longest(config: Config, store: CorpusStore) -> Config:
@@ -238,13 +229,13 @@ def with_longest(config: Config, store: CorpusStore) -> Config:
     return config.model_copy(update={"data": data})
 
 
-def _select(run: Run, trainer: Trainer, validation: Validation) -> Selection:
+def _select(run: Run, trainer: Trainer, task: TaskRun) -> Selection:
     """Give the model the weights that validate best, whole: adapters are kept and merged."""
     model, state, settings = trainer.whole_model, trainer.state, run.config.training
 
     def measure(weights: dict[str, torch.Tensor]) -> float:
         load_trained_weights(model, weights)
-        return validation.nll(model)
+        return task.nll(model)
 
     def warn(problem: str) -> None:
         say(f"warning: {problem}")

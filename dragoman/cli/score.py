@@ -46,7 +46,7 @@ def score(
     \b
     dragoman score --model models/en-de --source test.en --target test.de
     """
-    from dragoman.cli.validation import perplexity
+    from dragoman.decoding.perplexity import perplexity
     from dragoman.decoding.scorer import Scorer
 
     if attention and not as_json:

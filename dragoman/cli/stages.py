@@ -3,13 +3,14 @@
 import os
 import shutil
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dragoman.cli.options import UNKNOWN
-from dragoman.cli.parent import PARENT, begin_with, check_corpus, known_languages
+from dragoman.cli.parent import PARENT, begin_with, check_corpus, identity
 from dragoman.config import (
     Config,
     config_to_toml,
@@ -49,13 +50,24 @@ class Choices:
         """From the options --preset, --config and --set. Raises UserError."""
         values = read_settings(file) if file is not None else {}
         named = values.pop("preset", None)
-        if any(text.partition("=")[0].strip() == "preset" for text in assignments or []):
-            raise UserError("the preset is no setting for --set", "give --preset NAME")
+        for name in ("preset", "task"):
+            if any(text.partition("=")[0].strip() == name for text in assignments or []):
+                raise UserError(f"the {name} is no setting for --set", f"give --{name} NAME")
         return cls(preset or named, values, {}, assignments or [])
+
+    @property
+    def task(self) -> str:
+        """What the model is for."""
+        return str(self.flags.get("task", "translation"))
+
+    def for_task(self, task: str | None, *others: str | None) -> "Choices":
+        """The same for a task: the one that is given, of the file, or the first known other."""
+        found = (name for name in (task, self.file.get("task"), *others) if name)
+        return replace(self, flags=self.flags | {"task": next(found, "translation")})
 
     def resolve(self, pairs: int, flags: dict[str, Any] | None = None) -> Config:
         """All settings for a corpus of so many pairs. Raises UserError."""
-        joined = {name: dict(value) for name, value in self.flags.items()}
+        joined = dict(self.flags)
         for name, value in (flags or {}).items():
             joined[name] = joined.get(name, {}) | value if isinstance(value, dict) else value
         file = self.base | self.file
@@ -73,19 +85,19 @@ class Choices:
 
     def after(self, parent: Config) -> "Choices":
         """The same for training that goes on from a model. Raises UserError for other sizes."""
-        from dragoman.training.fine_tuning import check_sizes, fine_tuning_settings, parent_preset
+        from dragoman.training.fine_tuning import check_sizes, initial_settings, parent_preset
 
         preset = parent_preset(parent)
         if self.preset not in (None, preset):
             raise UserError(
-                f"--preset {self.preset}: the model of --init-from has the preset {preset}",
+                f"--preset {self.preset}: the model to begin with has the preset {preset}",
                 "leave it out; settings can be given with --set",
             )
-        chosen = replace(self, preset=preset, base=fine_tuning_settings(parent, adapters=False))
+        chosen = replace(self, preset=preset, base=initial_settings(parent, self.task))
         wanted = chosen.resolve(0)
         check_sizes(wanted, parent)
         adapters = wanted.training.lora_rank > 0
-        return replace(chosen, base=fine_tuning_settings(parent, adapters))
+        return replace(chosen, base=initial_settings(parent, self.task, adapters))
 
 
 @cache
@@ -118,7 +130,6 @@ class TrainingRequest:
     started: float = field(default_factory=time.monotonic)
     parent: "ModelDescription | None" = None
     launch: Launch = ALONE
-    tensorboard: bool = False
 
 
 def prepare(
@@ -137,13 +148,21 @@ def prepare(
     from dragoman.scale.ray_data import RayData
     from dragoman.training.progress import say, stage
 
-    with RayData(ray) if ray else Processes(workers or available_cores()) as engine:
+    with ExitStack() as stack:
+        if files.task == "parsing":
+            from dragoman.corpus.treebank import treebank_pairs
+
+            trees = treebank_pairs(files, lambda odd: say(f"warning: {odd}"))
+            files = stack.enter_context(trees)
+        engine = RayData(ray) if ray else Processes(workers or available_cores())
+        stack.enter_context(engine)
         corpus = prepare_corpus(
             files, folder, lambda pairs: choices.resolve(pairs).data, stage, engine.map
         )
     if corpus.reused:
         say(f"reused: corpus {folder}")
-    if files.source_language == UNKNOWN[0] or files.target_language == UNKNOWN[1]:
+    unknown = files.source_language == UNKNOWN[0] or files.target_language == UNKNOWN[1]
+    if unknown and files.task == "translation":
         say(
             "warning: the languages are not known, and BLEU depends on the target's; "
             "give --source-language and --target-language"
@@ -162,26 +181,30 @@ def train_model(request: TrainingRequest) -> None:
 def _train_model(request: TrainingRequest, ranks: "Ranks") -> None:
     from dragoman.corpus.prepared import load_prepared
     from dragoman.training.checkpoints import folder_lock
-    from dragoman.training.tensorboard import begin_tensorboard, require_tensorboard
+    from dragoman.training.tensorboard import require_tensorboard
 
     # Mistakes show before anything is written.
-    if request.tensorboard:
-        require_tensorboard()
     choices = replace(request.choices, seconds=request.budget_seconds, device=request.device)
     request = replace(request, choices=choices)
-    if request.choices.resolve(0).training.lora_rank and request.parent is None:
+    wanted = request.choices.resolve(0)
+    if wanted.training.tensorboard:
+        require_tensorboard()
+    if wanted.training.lora_rank and request.parent is None:
         raise UserError("training.lora_rank: adapters belong to a model", "give --init-from DIR")
     check_output(request.out)
     if request.files is not None:
         check_files(request.files)
     if request.prepared is not None:
         corpus = load_prepared(request.prepared)
+        if corpus.task != wanted.task:
+            raise UserError(
+                f"{request.prepared}: prepared for --task {corpus.task}, not {wanted.task}",
+                f"prepare it with: dragoman prepare --task {wanted.task}",
+            )
         if request.parent is not None:
             check_corpus(request.parent, corpus)
     work = request.out / "training"
     with folder_lock(work):
-        if request.tensorboard:
-            begin_tensorboard(work)
         corpus = _obtain_corpus(request, work / "corpus")
         if request.parent is not None:
             begin_with(request.parent, corpus, work / PARENT)
@@ -193,25 +216,24 @@ def _train_model(request: TrainingRequest, ranks: "Ranks") -> None:
         train_to_end(Run(request.out, config, corpus, ranks))
 
 
-def resume_training(
-    out: Path, device: str, launch: Launch = ALONE, tensorboard: bool = False
-) -> None:
+def resume_training(out: Path, device: str, launch: Launch = ALONE) -> None:
     """Go on with the training in a folder. Raises UserError, typer.Exit."""
     from dragoman.training.distributed import process_group
 
     with process_group(launch, device) as ranks:
-        _resume_training(out, ranks, tensorboard)
+        _resume_training(out, ranks)
 
 
-def _resume_training(out: Path, ranks: "Ranks", tensorboard: bool) -> None:
+def _resume_training(out: Path, ranks: "Ranks") -> None:
     from dragoman.corpus.prepared import load_prepared
+    from dragoman.model.description import KINDS
     from dragoman.training.checkpoints import folder_lock
     from dragoman.training.progress import say
-    from dragoman.training.tensorboard import begin_tensorboard
 
     work = out / "training"
     if is_finished(out):
-        say(f"{out}: this training is finished; use it: dragoman translate --model {out}")
+        use = KINDS[read_config(out / SETTINGS).task].use.replace("DIR", str(out))
+        say(f"{out}: this training is finished; use it: {use}")
         ranks.decide(lambda: False)
         return
     if not (work / SETTINGS).is_file():
@@ -222,8 +244,6 @@ def _resume_training(out: Path, ranks: "Ranks", tensorboard: bool) -> None:
     with folder_lock(work):
         from dragoman.cli.run import Run, train_to_end
 
-        if tensorboard:
-            begin_tensorboard(work)
         config, corpus = read_config(work / SETTINGS), load_prepared(work / "corpus")
         ranks.decide(lambda: True)
         train_to_end(Run(out, config, corpus, ranks))
@@ -311,14 +331,7 @@ def _adopt(prepared: Path, folder: Path) -> None:
 
 
 def _final_config(request: TrainingRequest, corpus: "PreparedCorpus") -> Config:
-    languages = corpus.source_language, corpus.target_language
-    flags: dict[str, Any] = {"training": {}}
-    if request.parent is not None:
-        from dragoman.training.fine_tuning import parent_of
-
-        languages = known_languages(request.parent.config, languages)
-        flags["parent"] = parent_of(request.parent).model_dump()
-    flags["source_language"], flags["target_language"] = languages
+    flags: dict[str, Any] = {"training": {}, **identity(request.parent, corpus)}
     if request.prepared is not None:
         _refuse_data_settings(request, corpus)
         flags["data"] = corpus.data.model_dump()

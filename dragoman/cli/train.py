@@ -2,9 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from dragoman.cli import options
 from dragoman.cli.application import app
@@ -16,11 +14,12 @@ if TYPE_CHECKING:
     from dragoman.model.description import ModelDescription
 
 # What may stand beside --resume: where, how, and what has no bearing on it.
-_WITH_RESUME = {"out", "resume", "device", "errors", "tensorboard"}
+_WITH_RESUME = {"out", "resume", "device"}
 
+_NAMES = {"assignments": "set"}  # of options, where they are not those of parameters
 
 _HELP = """\
-Train a model: raw parallel text in, a model folder out.
+Train a model: raw parallel text in, a model folder out; or text, for a language model.
 
 Reads and cleans the pairs, sets validation data aside, trains the tokenizer, stores the
 corpus, trains with validation and early stopping, averages checkpoints and measures the
@@ -41,17 +40,19 @@ are in DIR/training/config.toml.
 \b
 dragoman train --source train.en --target train.de --out models/en-de
 dragoman train --resume --out models/en-de
+dragoman train --task lm --text corpus.txt --out models/lm
 dragoman train --init-from models/en-de --data new.tsv --out models/new
 """
 
 
 @app.command(help=_HELP)
 def train(
-    context: typer.Context,
     out: options.OutFolder,
     source: options.SourceFile = None,
     target: options.TargetFile = None,
     data: options.TableFile = None,
+    text: options.TextFile = None,
+    task: options.Task = None,
     prepared: options.PreparedFolder = None,
     valid_source: options.ValidSource = None,
     valid_target: options.ValidTarget = None,
@@ -63,13 +64,12 @@ def train(
     budget: options.Budget = None,
     resume: options.Resume = False,
     device: options.Device = "auto",
-    errors: options.ErrorsOption = options.Errors.STRICT,
     tokenizer: options.TokenizerFile = None,
     init_from: options.InitialModel = None,
-    tensorboard: options.TensorBoard = False,
+    init_encoder_from: options.InitialEncoder = None,
 ) -> None:
     """Train a model: raw parallel text in, a model folder out."""
-    started = time.monotonic()
+    given, started = dict(locals()), time.monotonic()
     from dragoman.cli import stages
 
     launch = Launch.of_environment()
@@ -78,40 +78,50 @@ def train(
 
         follow_training(out, device, launch)
         return
-    if resume and not any((source, target, data, prepared)):
-        _refuse_other_options(context)
-        stages.resume_training(out, device, launch, tensorboard)
+    if resume and not any((source, target, data, text, prepared)):
+        _refuse_other_options(given)
+        stages.resume_training(out, device, launch)
         return
     seconds, steps = options.parse_budget(budget)
-    choices = stages.Choices.of(preset, config, assignments)
-    files, parent = None, _parent(init_from)
+    files, parent = None, _parent(init_from, init_encoder_from)
+    of_parent = parent.config.task if parent and init_from else None
+    likely = of_parent, _task_of(prepared), "lm" if text else None
+    choices = stages.Choices.of(preset, config, assignments).for_task(task, *likely)
     if parent is not None:
         choices = choices.after(parent.config)
     paths, validation = (source, target, data), (valid_source, valid_target)
     if prepared is None:
-        languages = options.languages(source_language, target_language, choices.file, paths)
+        languages = options.languages(source_language, target_language, choices.file, paths, text)
         if parent is not None:
             from dragoman.cli.parent import files_of_parent
 
-            languages, tokenizer = files_of_parent(parent, languages, tokenizer)
-        files = options.corpus_files(languages, paths, validation, tokenizer, errors)
-    elif any((*paths, *validation, source_language, target_language, tokenizer)):
+            languages, tokenizer = files_of_parent(parent, languages, tokenizer, choices.task)
+        files = options.corpus_files(
+            languages, paths, validation, tokenizer, task=choices.task, text=text
+        )
+    elif any((*paths, text, *validation, source_language, target_language, tokenizer)):
         raise UserError("--prepared brings data, languages and tokenizer", "leave the others out")
     request = stages.TrainingRequest(
-        out, choices, files, prepared, seconds, steps, device, started, parent, launch, tensorboard
+        out, choices, files, prepared, seconds, steps, device, started, parent, launch
     )
     if resume and _is_begun(request):
-        stages.resume_training(out, device, launch, tensorboard)
+        stages.resume_training(out, device, launch)
     else:
         stages.train_model(request)
 
 
-def _parent(folder: Path | None) -> "ModelDescription | None":
-    if folder is None:
-        return None
-    from dragoman.model.description import describe
+def _parent(init_from: Path | None, encoder: Path | None) -> "ModelDescription | None":
+    from dragoman.cli.parent import parent_of_options
 
-    return describe(folder)
+    return parent_of_options(init_from, encoder)
+
+
+def _task_of(prepared: Path | None) -> str | None:
+    if prepared is None:
+        return None
+    from dragoman.corpus.prepared import load_prepared
+
+    return load_prepared(prepared).task
 
 
 def _is_begun(request: "TrainingRequest") -> bool:
@@ -120,15 +130,12 @@ def _is_begun(request: "TrainingRequest") -> bool:
     return is_begun(request)
 
 
-def _refuse_other_options(context: typer.Context) -> None:
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in _WITH_RESUME and context.params.get(parameter.name or "")
-    ]
-    if given:
+def _refuse_other_options(given: dict[str, Any]) -> None:
+    names = [name for name, value in given.items() if value and name not in _WITH_RESUME]
+    if names:
+        others = ", ".join(f"--{_NAMES.get(name, name.replace('_', '-'))}" for name in names)
         raise UserError(
-            f"--resume goes on with the settings of the interrupted run; {', '.join(given)} "
+            f"--resume goes on with the settings of the interrupted run; {others} "
             "would change them",
             "leave it out, edit DIR/training/config.toml, or train into another --out",
         )

@@ -119,6 +119,7 @@ def translate(
         model, beam, length_penalty, device, n_best, settings or [], mbr, engine
     )
     options.check_languages(description.config, source_language, target_language)
+    given.context = description.config.data.context_sentences
     if prefix is not None or explain_search:
         recipe = natively(recipe, "--prefix" if prefix is not None else "--explain-search")
     recipe = replace(recipe, choice=replace(recipe.choice, threads=threads))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dragoman.corpus.context import Preceding
 from dragoman.corpus.pairs import COMPRESSED_SUFFIXES
 from dragoman.decoding.pipeline import Entry
 from dragoman.errors import UserError
@@ -27,6 +28,7 @@ class Input:
     paths: list[Path]
     prefix: Path | None
     errors: ErrorPolicy
+    context: int = 0  # lines before each that its translation depends on
     skipped: int = 0
 
     def __post_init__(self) -> None:
@@ -85,12 +87,14 @@ class Input:
                 self.skipped += line_size(entry.text)
 
     def _entries(self) -> Iterator[Entry]:
+        preceding = Preceding(self.context)
         for number, text in enumerate(self.texts, start=1):
-            yield Entry(text, "", "line ", number)
+            yield Entry(text, "", preceding.of(text), "line ", number)
         for path in self.paths:
             source = "line " if path == STDIN else f"{path}:"
+            preceding = Preceding(self.context)
             for number, line in enumerate(read_lines(path, self.errors), start=1):
-                yield Entry(line, "", source, number)
+                yield Entry(line, "", preceding.of(line), source, number)
 
 
 def line_size(text: str) -> int:

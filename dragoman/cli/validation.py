@@ -1,137 +1,104 @@
-"""How a model is measured while it trains and when it is done."""
+"""What a training run asks of its task: how a model is measured, and what is made of it at the end.
 
-import math
+`dragoman.cli.tasks` chooses the child.
+"""
+
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.nn.utils import parametrize
 
-from dragoman.config import Config, Coverage, SearchConfig
+from dragoman.config import Config, Coverage
 from dragoman.corpus.batches import batches
+from dragoman.corpus.context import read_contexts
 from dragoman.corpus.coverage import measure_coverage
-from dragoman.corpus.pairs import Pair, read_table
+from dragoman.corpus.pairs import Pair
 from dragoman.corpus.prepared import VALID, VALID_TEXT
 from dragoman.corpus.store import CorpusStore
 from dragoman.corpus.tokenizer import Tokenizer
-from dragoman.decoding.engine import Engine
-from dragoman.decoding.native import NativeEngine
-from dragoman.decoding.translation import Translation
-from dragoman.decoding.translator import Translator
+from dragoman.decoding.perplexity import perplexity
 from dragoman.errors import UserError
-from dragoman.evaluation.metrics import Metrics, evaluate_corpus
-from dragoman.inspection.word_alignment import AlignmentHead, WordAligner
-from dragoman.inspection.word_alignment_choice import ENOUGH, measure_heads
-from dragoman.model.folder import LoadedModel
 from dragoman.model.sequence_model import SequenceModel
-from dragoman.model.transformer import Transformer
+from dragoman.training.feed import make_collate
 from dragoman.training.objective import validation_nll
-from dragoman.training.progress import stage
-
-# Pairs translated at every validation, and once at the end; fewer when the time is short.
-_DURING, _AT_END = 200, 1000
-# Seconds of a time budget for each of them.
-_SECONDS_DURING, _SECONDS_AT_END = 2.5, 0.4
-# Lines translated between two updates of a progress bar.
-_CHUNK = 256
 
 
-class Validation:
-    """Measures a model on the validation data of a prepared folder."""
+@dataclass(frozen=True)
+class Results:
+    """What a task found of the finished model.
+
+    values: for the log, scores of 0 to 100 by their names in `dragoman.training.progress.SCORES`;
+    shown: lines for a terminal; card: the same as Markdown for the model card; learned: whether the
+    model does better than one that has learned nothing.
+    """
+
+    values: dict[str, Any]
+    shown: str
+    card: str
+    learned: bool = True
+
+
+class TaskRun:
+    """One training run's task on the first rank, with the validation data of a prepared folder.
+
+    For the model card, in Markdown with DIR for the model's folder: `purpose` ends the sentence "A
+    Transformer that", `usage` is what follows "Use". `rows` and `tokens` are what the corpus and
+    the speed of the training are counted in.
+    """
+
+    purpose = usage = ""
+    rows, tokens = "pairs", "target tokens"
 
     def __init__(self, config: Config, tokenizer: Tokenizer, corpus: Path) -> None:
-        self._config, self._tokenizer = config, tokenizer
-        self._store = CorpusStore.open(corpus / VALID)
-        self._pairs = list(read_table(corpus / VALID_TEXT))
-        if not self._pairs or len(self._pairs) != len(self._store):
+        self.config, self.tokenizer = config, tokenizer
+        self.store = CorpusStore.open(corpus / VALID)
+        self.pairs = read_contexts(corpus / VALID_TEXT)
+        self._collate = make_collate(config, corpus)
+        if not self.pairs or not len(self.store):
             raise UserError(
-                f"{corpus / VALID_TEXT}: {len(self._pairs):,} pairs, but {len(self._store):,} in "
+                f"{corpus / VALID_TEXT}: {len(self.pairs):,} rows, but {len(self.store):,} in "
                 f"{VALID}",
                 "the prepared corpus is damaged: prepare it anew",
             )
-        budget = config.training.budget_seconds or math.inf
-        self._at_end = int(min(_AT_END, max(50, budget / _SECONDS_AT_END)))
-        self._during = spread(self._pairs, int(min(_DURING, max(20, budget / _SECONDS_DURING))))
-        by_length = sorted(self._during, key=lambda pair: len(pair.source))
-        middle, longer = by_length[len(by_length) // 2], by_length[len(by_length) * 4 // 5]
-        self._shown = list(dict.fromkeys([middle, longer]))
 
     def __call__(self, model: SequenceModel) -> dict[str, Any]:
-        """What a validation event holds: nll, perplexity, BLEU and chrF of greedy translations."""
+        """What a validation event holds: nll (nats a token), perplexity, the task's own scores."""
         nll = self.nll(model)
-        greedy = self._config.search.model_copy(update={"beam": 1, "max_extra_tokens": 20})
-        sources = [pair.source for pair in self._during]
         # Every step of a search has other shapes: in float32 no product is compiled for them.
         model.embedding.compute_dtype = torch.float32
         with parametrize.cached():  # adapters' sums are made once, not at every step
-            translations = self._translator(model, greedy).translate(sources)
-        metrics = self._measure(self._during, translations)
-        texts = {p: t.text for p, t in zip(self._during, translations, strict=True)}
-        return {
-            "nll": nll,
-            "perplexity": perplexity(nll),
-            "bleu": metrics.bleu,
-            "chrf": metrics.chrf,
-            "samples": [
-                {"source": pair.source, "reference": pair.target, "translation": texts[pair]}
-                for pair in self._shown
-            ],
-        }
+            return {"nll": nll, "perplexity": perplexity(nll), **self.scores(model)}
 
     def nll(self, model: SequenceModel) -> float:
         """Unsmoothed loss on all the validation data, in nats a token."""
-        size = self._config.training.batch_tokens
+        size = self.config.training.batch_tokens
         with parametrize.cached():
-            return validation_nll(model, batches(self._store, size, seed=0, epoch=0))
+            return validation_nll(
+                model, batches(self.store, size, seed=0, epoch=0, collate=self._collate)
+            )
+
+    def scores(self, model: SequenceModel) -> dict[str, Any]:
+        """Further fields of a validation event, `samples` (dicts of texts) among them."""
+        return {}
+
+    def results(self, model: SequenceModel, nll: float) -> Results:
+        """What is said of the finished model, which has that nll on the validation data."""
+        found = f"perplexity {perplexity(nll):.3f} a subword"
+        return Results({}, f"validation {found}", f"- {found} (all validation data)")
 
     def coverage(self) -> Coverage:
         """How long the validation data is in subwords a character: the measure of new data."""
-        found = measure_coverage(self._store, self._tokenizer)
-        return Coverage(source=found.source.length, target=found.target.length)
+        found = measure_coverage(self.store, self.tokenizer)
+        return Coverage(source=found.source.length or None, target=found.target.length or None)
 
-    def final(self, model: SequenceModel) -> Metrics:
-        """The scores for the model card: search as configured."""
-        chosen = spread(self._pairs, self._at_end)
-        translator = self._translator(model, self._config.search)
-        sources = [pair.source for pair in chosen]
-        name = "evaluating"
-        if len(chosen) < len(self._pairs):  # as many as the time allows
-            name = f"evaluating a part of the {len(self._pairs):,} validation pairs"
-        return self._measure(chosen, translate_all(translator, sources, name))
+    def save_parts(self, folder: Path, model: SequenceModel, train: CorpusStore) -> None:
+        """Write what the model's folder has beside its weights, which are written after it."""
 
-    def aligning_head(self, model: SequenceModel) -> AlignmentHead:
-        """The head whose attention aligns words best, by a part of the pairs."""
-        aligner = WordAligner(LoadedModel(self._config, self._tokenizer, cast(Transformer, model)))
-        return measure_heads(aligner, spread(self._pairs, min(ENOUGH, self._at_end // 2)))[0].head
-
-    def quality(self, engine: Engine) -> Metrics:
-        """The scores of another engine with the same model, on the same text as `final`."""
-        chosen = spread(self._pairs, self._at_end)
-        translator = Translator(engine, self._config.search)
-        return self._measure(chosen, translator.translate([pair.source for pair in chosen]))
-
-    def _translator(self, model: SequenceModel, search: SearchConfig) -> Translator:
-        loaded = LoadedModel(self._config, self._tokenizer, cast(Transformer, model))
-        return Translator(NativeEngine(loaded), search)
-
-    def _measure(self, pairs: Sequence[Pair], translations: Sequence[Translation]) -> Metrics:
-        return evaluate_corpus(
-            [translation.text for translation in translations],
-            [pair.target for pair in pairs],
-            self._config.target_language,
-        )
-
-
-def translate_all(translator: Translator, lines: Sequence[str], name: str) -> list[Translation]:
-    """Translate lines under a progress bar."""
-    translations: list[Translation] = []
-    with stage(name, len(lines)) as advance:
-        for start in range(0, len(lines), _CHUNK):
-            chunk = lines[start : start + _CHUNK]
-            translations += translator.translate(chunk)
-            advance(len(chunk))
-    return translations
+    def convert(self, folder: Path) -> None:
+        """Make the whole model folder ready for use, and say what came of it."""
 
 
 def spread(pairs: Sequence[Pair], count: int) -> list[Pair]:
@@ -139,8 +106,3 @@ def spread(pairs: Sequence[Pair], count: int) -> list[Pair]:
     if len(pairs) <= count:
         return list(pairs)
     return [pairs[number * len(pairs) // count] for number in range(count)]
-
-
-def perplexity(nll: float) -> float:
-    """exp(nll), infinite where that is too large for a float."""
-    return math.exp(nll) if nll < 700 else math.inf

@@ -150,8 +150,8 @@ def collate(store: CorpusStore, rows: IntArray, resample: Resample | None = None
     pairs = [store[int(row)] for row in rows]
     if resample is not None:
         pairs = [resample(int(row), *pair) for row, pair in zip(rows, pairs, strict=True)]
-    source, source_ends = _pad([pair[0] for pair in pairs])
-    target, target_ends = _pad([pair[1] for pair in pairs])
+    source, source_ends = pad([pair[0] for pair in pairs])
+    target, target_ends = pad([pair[1] for pair in pairs])
     target_in = np.roll(target, 1, axis=1)
     target_in[:, 0] = Tokenizer.bos_id
     every = np.arange(len(pairs))
@@ -160,7 +160,7 @@ def collate(store: CorpusStore, rows: IntArray, resample: Resample | None = None
     return Batch(source, target_in, target, np.asarray(rows, dtype=np.int64))
 
 
-def _pad(sequences: list[Ids]) -> tuple[IntArray, IntArray]:
+def pad(sequences: Sequence[Ids | IntArray]) -> tuple[IntArray, IntArray]:
     """The ids with at least one padding after each: (B, longest + 1); where each ends: (B,)."""
     ends = np.array([len(ids) for ids in sequences], dtype=np.int64)
     width = int(ends.max(initial=0)) + 1
@@ -170,12 +170,40 @@ def _pad(sequences: list[Ids]) -> tuple[IntArray, IntArray]:
     return padded, ends
 
 
+Collate = Callable[[CorpusStore, IntArray, int], Batch]
+"""collate(store, rows, epoch) makes a batch of rows of a store as a task wants them."""
+
+
+def collate_pairs(store: CorpusStore, rows: IntArray, epoch: int) -> Batch:
+    """`collate`, the same in every epoch."""
+    return collate(store, rows)
+
+
+def collate_texts(store: CorpusStore, rows: IntArray, epoch: int) -> Batch:
+    """Rows of a store of texts, each to be predicted from what stands before it.
+
+    A row holds its bos and eos itself, where it is the beginning and the end of a text: see
+    `dragoman.corpus.encoding`. The sources are empty.
+    """
+    texts = [store[int(row)][1] for row in rows]
+    source = np.full((len(texts), 1), Tokenizer.eos_id, dtype=np.int64)
+    target_in, _ = pad([ids[:-1] for ids in texts])
+    target_out, _ = pad([ids[1:] for ids in texts])
+    numbers = np.asarray(rows, dtype=np.int64)
+    return Batch(source, target_in[:, :-1], target_out[:, :-1], numbers)
+
+
 def batches(
-    store: CorpusStore, max_tokens: int, seed: int, epoch: int, start: int = 0
+    store: CorpusStore,
+    max_tokens: int,
+    seed: int,
+    epoch: int,
+    start: int = 0,
+    collate: Collate = collate_pairs,
 ) -> Iterator[Batch]:
     """The batches of one epoch; `start` leaves out that many, as one who resumes needs it."""
     if start < 0:
         raise ValueError("start must not be negative")
     plan = plan_batches(store.source_lengths, store.target_lengths, max_tokens, seed, epoch)
     for rows in plan[start:]:
-        yield collate(store, rows)
+        yield collate(store, rows, epoch)

@@ -5,15 +5,24 @@ Whoever gets a block decodes and parses it; what is wrong in it is told with fil
 
 import io
 import itertools
+import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from dragoman.corpus.pairs import Pair, parse_table, table_suffix, unequal_lines
+from dragoman.corpus.context import Preceding, with_contexts
+from dragoman.corpus.pairs import (
+    Context,
+    Pair,
+    join_texts,
+    parse_table,
+    table_suffix,
+    unequal_lines,
+)
 from dragoman.errors import UserError
 from dragoman.text.lines import (
     MAXIMUM_LINE_BYTES,
@@ -27,6 +36,8 @@ _READ_BYTES = 1 << 20
 # Of one block: 16,384 lines of text have some megabytes, an archive made to fill a memory has more.
 _MOST_BYTES = 512 * 1024 * 1024
 _LINE_FEED = 10
+TEXTS = ("lines", "paragraphs")
+_BLANK = re.compile(rb"\n[ \t\r]*\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,9 @@ class Block:
     """Some lines of a corpus.
 
     `number` counts blocks from 0, `first` is the number of the first line, from 1. For two files
-    `contents` and `names` have two entries; for one table one, and `suffix` tells its form.
+    `contents` and `names` have two entries; for one table one, and `suffix` tells its form; it is
+    "lines" or "paragraphs" for a file of texts. Its pairs get so many sentences as `context`;
+    `before` holds the last sources before it.
     """
 
     number: int
@@ -43,13 +56,35 @@ class Block:
     names: tuple[str, ...]
     suffix: str
     errors: ErrorPolicy
+    context: int = 0
+    before: Context = ()
 
     def pairs(self) -> Iterator[Pair]:
         """The pairs of its lines. Raises UserError for a line that is none."""
+        if not self.context:
+            return self._pairs()
+        preceding = Preceding(self.context)
+        for source in self.before:
+            preceding.of(source)
+        return with_contexts(self._pairs(), preceding)
+
+    def last_sources(self) -> Context:
+        """The sources of its last lines, as many as a context has at most."""
+        lines = [
+            content.removesuffix(b"\n").rsplit(b"\n", self.context) for content in self.contents
+        ]
+        count = min(self.context, self.line_count())
+        last = tuple(b"\n".join([*each[-count:], b""]) for each in lines)
+        block = replace(self, first=self.first + self.line_count() - count, contents=last)
+        return tuple(pair.source for pair in block._pairs())
+
+    def _pairs(self) -> Iterator[Pair]:
         lines = [
             iterate_lines(io.BytesIO(content), name, self.errors, self.first)
             for content, name in zip(self.contents, self.names, strict=True)
         ]
+        if self.suffix in TEXTS:
+            return (Pair("", text) for text in join_texts(lines[0], self.suffix))
         if self.suffix:
             return parse_table(lines[0], self.suffix, self.names[0], self.first)
         return map(Pair, *lines)
@@ -90,12 +125,42 @@ def cut_parallel(
             yield Block(number, first, contents, names, "", errors)
 
 
+def with_before(blocks: Iterator[Block], context: int) -> Iterator[Block]:
+    """The blocks of a file of documents, for contexts of so many sentences."""
+    before: Context = ()
+    for block in blocks:
+        block = replace(block, context=context, before=before)
+        yield block
+        before = (*before, *block.last_sources())[-context:]
+
+
 def cut_table(path: str | Path, lines: int, errors: ErrorPolicy) -> Iterator[Block]:
     """The blocks of one file that holds both sides. Raises UserError."""
     suffix, name = table_suffix(path), display_name(path)
     with open_bytes(path) as stream:
         for number, content in enumerate(_cut(stream, lines, name)):
             yield Block(number, 1 + number * lines, (content,), (name,), suffix, errors)
+
+
+def cut_texts(path: str | Path, lines: int, errors: ErrorPolicy, texts: str) -> Iterator[Block]:
+    """The blocks of a file of texts, none of which is cut. Raises UserError for an endless one."""
+    name, number, first, rest = display_name(path), 0, 1, b""
+    with open_bytes(path) as stream:
+        for content in itertools.chain(_cut(stream, lines, name), [b""]):
+            searched = max(0, len(rest) - 2)
+            rest += content
+            end = len(rest)
+            if texts == "paragraphs" and content:
+                end = max((blank.end() for blank in _BLANK.finditer(rest, searched)), default=0)
+            if end:
+                yield Block(number, first, (rest[:end],), (name,), texts, errors)
+                number, first, rest = number + 1, first + _count(rest[:end]), rest[end:]
+            if len(rest) > MAXIMUM_LINE_BYTES:
+                raise UserError(
+                    f"{name}:{first}: the text that begins here has more than "
+                    f"{MAXIMUM_LINE_BYTES // 1024**2} MiB",
+                    "a blank line ends a text; for a text a line set data.texts=lines",
+                )
 
 
 def _count(content: bytes) -> int:

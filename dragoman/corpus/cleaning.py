@@ -59,7 +59,8 @@ class CleaningReport:
 
     `examples` holds the first three dropped pairs of each reason with their numbers, counted from
     1 in the order read (the line number for files of one line a pair). `length_ratio` is the usual
-    ratio of target to source characters that was learned, None for an empty corpus.
+    ratio of target to source characters that was learned, None for an empty corpus. unit: of the
+    counts; pairs of "texts" have no source.
     """
 
     total: int = 0
@@ -67,6 +68,7 @@ class CleaningReport:
     dropped: dict[str, int] = field(default_factory=dict)
     examples: dict[str, list[tuple[int, Pair]]] = field(default_factory=dict)
     length_ratio: float | None = None
+    unit: str = "pairs"
 
     def drop(self, reason: str, line: int, pair: Pair) -> None:
         """Count one dropped pair and keep it as an example if it is among the first.
@@ -100,14 +102,22 @@ class CleaningReport:
     def render(self) -> str:
         """The report as lines for a person, most frequent reason first, no control characters."""
         share = f" ({100 * self.kept / self.total:.1f}%)" if self.total else ""
-        lines = [f"{self.total:,} pairs read, {self.kept:,} kept{share}"]
+        lines = [f"{self.total:,} {self.unit} read, {self.kept:,} kept{share}"]
         for reason, count in sorted(self.dropped.items(), key=lambda item: (-item[1], item[0])):
             lines.append(f"  dropped {count:,}: {reason}")
             lines += [
-                f"    {_place(line)}{_quoted(pair.source)} -> {_quoted(pair.target)}"
-                for line, pair in self.examples[reason]
+                f"    {_place(line)}{self._example(pair)}" for line, pair in self.examples[reason]
             ]
         return "\n".join(lines)
+
+    def counts(self) -> str:
+        """The report in half a line."""
+        dropped = [f"{count:,} {reason}" for reason, count in self.dropped.items()]
+        return "; ".join([f"{self.kept:,} of {self.total:,} {self.unit} are left", *dropped])
+
+    def _example(self, pair: Pair) -> str:
+        source = "" if self.unit == "texts" else f"{_quoted(pair.source)} -> "
+        return source + _quoted(pair.target)
 
 
 def _place(line: int) -> str:

@@ -4,6 +4,8 @@ A chunk holds the pairs without a `fault`, in order, and for each its line, its 
 `verdict`. What needs all pairs (duplicates, the split) is decided from the digests alone.
 """
 
+import math
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dragoman.config import DataConfig
 from dragoman.corpus.blocks import Block
 from dragoman.corpus.chunks import is_whole, read_chunk, write_chunk
 from dragoman.corpus.cleaning import (
@@ -22,10 +25,12 @@ from dragoman.corpus.cleaning import (
     CleaningReport,
     Usual,
     fault,
+    longest_text,
     verdict,
 )
 from dragoman.corpus.digests import Digests, first_rows, key_digest, pair_digest
 from dragoman.corpus.pairs import Pair
+from dragoman.corpus.prepared import TEXT_TASKS
 
 DROPPED, TRAINING, VALIDATION = range(3)
 """What a row is for: its role."""
@@ -36,11 +41,30 @@ _VERDICTS = ("", UNTRANSLATED, LENGTH_RATIO)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What pairs are judged by: see `fault` and `verdict`."""
+    """What pairs are judged by: see `fault` and `verdict`, which only translation has."""
 
     usual: Usual
     longest: int
     limit: float
+    task: str = "translation"
+
+
+def rules_for(task: str, usual: Usual | None, data: DataConfig) -> Rules:
+    """The rules of a task: those on translations for them only, and no text is too long."""
+    if task == "translation":
+        return Rules(usual or Usual(1.0, False), longest_text(data), data.max_length_ratio)
+    longest = sys.maxsize if task in TEXT_TASKS else longest_text(data)
+    return Rules(Usual(1.0, copying=True), longest, math.inf, task)
+
+
+def linking_texts(task: str, sources: list[str], targets: list[str]) -> tuple[list[str], list[str]]:
+    """The texts whose likeness links rows, so that a split does not separate them.
+
+    Both sides of translations; for other tasks the one side that a model reads, twice.
+    """
+    if task == "translation":
+        return sources, targets
+    return (targets, targets) if task in TEXT_TASKS else (sources, sources)
 
 
 def examine(folder: Path, rules: Rules, block: Block) -> int:
@@ -53,21 +77,27 @@ def examine(folder: Path, rules: Rules, block: Block) -> int:
     lines: list[int] = []
     count = 0
     for count, pair in enumerate(block.pairs(), start=1):
-        if reason := fault(pair, rules.longest):
-            report.drop(reason, block.first + count - 1, pair)
+        line = 0 if block.suffix == "paragraphs" else block.first + count - 1
+        judged = Pair(pair.target, pair.target) if rules.task in TEXT_TASKS else pair
+        if reason := fault(judged, rules.longest):
+            report.drop(reason, line, pair)
         else:
             pairs.append(pair)
-            lines.append(block.first + count - 1)
+            lines.append(line)
     sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     verdicts = [_VERDICTS.index(verdict(pair, rules.usual, rules.limit)) for pair in pairs]
+    # The same pair in another context is another example.
+    whole = ["\n".join((*pair.context, pair.source)) for pair in pairs]
+    keys = [list(map(key_digest, texts)) for texts in linking_texts(rules.task, sources, targets)]
     columns = {
         "source": pa.array(sources, pa.string()),
         "target": pa.array(targets, pa.string()),
+        "context": pa.array([pair.context for pair in pairs], pa.list_(pa.string())),
         "line": pa.array(lines, pa.int64()),
         "verdict": pa.array(verdicts, pa.uint8()),
-        "pair": pa.array(map(pair_digest, sources, targets), pa.uint64()),
-        "source_key": pa.array(map(key_digest, sources), pa.uint64()),
-        "target_key": pa.array(map(key_digest, targets), pa.uint64()),
+        "pair": pa.array(map(pair_digest, whole, targets), pa.uint64()),
+        "source_key": pa.array(keys[0], pa.uint64()),
+        "target_key": pa.array(keys[1], pa.uint64()),
     }
     examples = {
         reason: [[line, pair.source, pair.target] for line, pair in found]
@@ -78,13 +108,12 @@ def examine(folder: Path, rules: Rules, block: Block) -> int:
     return count
 
 
-def read_texts(folder: Path, number: int, wanted: npt.NDArray[np.bool_]) -> tuple[list[str], ...]:
-    """Sources and targets of the wanted rows of a chunk."""
-    batch, _ = read_chunk(_path(folder, number), ("source", "target"))
-    mask = pa.array(wanted)
-    return tuple(
-        column.filter(mask).to_numpy(zero_copy_only=False).tolist() for column in batch.columns
-    )
+def read_pairs(folder: Path, number: int, wanted: npt.NDArray[np.bool_]) -> list[Pair]:
+    """The wanted rows of a chunk."""
+    batch, _ = read_chunk(_path(folder, number), ("source", "target", "context"))
+    sources, targets, contexts = (column.filter(pa.array(wanted)) for column in batch.columns)
+    texts = (column.to_numpy(zero_copy_only=False).tolist() for column in (sources, targets))
+    return list(map(Pair, *texts, map(tuple, contexts.to_pylist())))
 
 
 class Examined:
@@ -143,7 +172,7 @@ class Examined:
         """The pairs of the wanted rows, in order, a chunk in memory at a time."""
         for number, part in self._parts():
             if wanted[part].any():
-                yield from map(Pair, *read_texts(self.folder, number, wanted[part]))
+                yield from read_pairs(self.folder, number, wanted[part])
 
     def chunks(self, roles: Roles) -> Iterator[tuple[int, Roles]]:
         """The number of each chunk and the roles of its rows."""

@@ -1,27 +1,39 @@
-"""Readers of parallel text: two aligned files, a tab-separated table, or JSON lines.
+"""Readers of parallel text: two aligned files, a tab-separated table, or JSON lines; of text alone.
 
 Every reader is a generator that holds one line at a time, splits lines on LF and CRLF only, and
 names file and line in what it raises. Compressed files (gzip, zstandard, xz) are read as they are.
 """
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.errors import UserError
-from dragoman.text.lines import ErrorPolicy, display_name, iterate_lines, open_bytes
+from dragoman.text.lines import (
+    ErrorPolicy,
+    display_name,
+    iterate_lines,
+    open_bytes,
+    read_lines,
+)
 
 TABLE_SUFFIXES = (".tsv", ".jsonl")
 COMPRESSED_SUFFIXES = (".gz", ".zst", ".xz")
 
 
+Context = tuple[str, ...]
+"""Source texts that stand before one in its document, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A source text and its translation."""
+    """A source text and its translation, and its context where a model is to read one."""
 
     source: str
     target: str
+    context: Context = ()
 
 
 def read_parallel(
@@ -81,6 +93,22 @@ def read_table(path: str | Path, errors: ErrorPolicy = "strict") -> Iterator[Pai
     suffix = table_suffix(path)
     with open_bytes(path) as stream:
         yield from parse_table(iterate_lines(stream, name, errors), suffix, name)
+
+
+def read_texts(path: str | Path, texts: str, errors: ErrorPolicy = "strict") -> Iterator[Pair]:
+    """Yield the texts of one file as targets without a source: see `join_texts`."""
+    for text in join_texts(read_lines(path, errors), texts):
+        yield Pair("", text)
+
+
+def join_texts(lines: Iterable[str], texts: str) -> Iterator[str]:
+    """The texts that lines make: each one is one ("lines"), or all up to a blank one are."""
+    if texts == "lines":
+        yield from lines
+        return
+    for blank, group in itertools.groupby(lines, lambda line: not line.strip()):
+        if not blank:
+            yield "\n".join(group)
 
 
 def table_suffix(path: str | Path) -> str:

@@ -29,23 +29,25 @@ from typing import Any
 import numpy as np
 
 from dragoman.config import DataConfig
-from dragoman.corpus.blocks import Block
-from dragoman.corpus.cleaning import CleaningReport, Usual, learn_usual, longest_text
+from dragoman.corpus.blocks import Block, with_before
+from dragoman.corpus.cleaning import CleaningReport, Usual, learn_usual
 from dragoman.corpus.digests import key_digest
-from dragoman.corpus.encoding import Encoding, encode_chunk, encoded_columns
+from dragoman.corpus.encoding import Encoding, encode_chunk, encode_rows, encoded_columns
 from dragoman.corpus.examination import (
     TRAINING,
     VALIDATION,
     Examined,
     Roles,
-    Rules,
     examine,
+    linking_texts,
+    rules_for,
 )
 from dragoman.corpus.pairs import Pair
 from dragoman.corpus.prepared import (
     COMPLETE,
     FILES,
     REPORT,
+    TEXT_TASKS,
     TOKENIZER,
     TRAIN,
     VALID,
@@ -56,6 +58,7 @@ from dragoman.corpus.prepared import (
     PreparedCorpus,
     fingerprint,
     from_record,
+    given_validation,
     is_same_file,
     read_record,
     refuse_same_sides,
@@ -64,19 +67,17 @@ from dragoman.corpus.processes import OrderedMap
 from dragoman.corpus.splitting import split_keys
 from dragoman.corpus.store import write_columns, write_store
 from dragoman.corpus.tokenizer import Tokenizer
+from dragoman.corpus.vocabulary import learn_tokenizer
 from dragoman.errors import UserError
 from dragoman.text.lines import atomic_write
 
 OVERLAP = "also in the validation data"
 TOO_LONG = "too many subwords"
 VALIDATION_TOO_LONG = "validation: too many subwords"
-VALIDATION_EMPTY = "validation: empty side"
 # The most pairs, as a share of the corpus, that are set aside: one in so many.
 _VALIDATION_SHARE = 20
 CHUNK_LINES = 16_384
 """Large enough to cost little by itself, small enough that cores and restarts lose little."""
-TOKENIZER_PAIRS = 500_000
-"""About how many pairs the tokenizer is trained on at most; its memory grows with them only."""
 
 Advance = Callable[[int], None]
 Stage = Callable[[str, int | None], AbstractContextManager[Advance]]
@@ -117,6 +118,7 @@ def prepare_corpus(
             "version": VERSION,
             "languages": [files.source_language, files.target_language],
             "errors": files.errors,
+            "task": files.task,
             "inputs": inputs,
         } | preparation.run()
         _write_json(work / COMPLETE, record)
@@ -135,7 +137,10 @@ def _open_work(
         "chunk": CHUNK_LINES,
         "inputs": [(entry["name"], entry["sha256"]) for entry in inputs],
         "errors": files.errors,
-        "rules": [data.max_tokens, data.max_length_ratio],
+        "rules": [
+            *(data.max_tokens, data.max_length_ratio, data.texts, files.task),
+            data.context_sentences,
+        ],
     }
     name = _name(identity)
     if any(entry["sha256"] is None for entry in inputs):  # a pipe: nobody knows what was in it
@@ -160,10 +165,15 @@ class _Preparation:
     stage: Stage
     run_chunks: OrderedMap
 
+    @property
+    def texts(self) -> bool:
+        """Whether there are targets only."""
+        return self.files.task in TEXT_TASKS
+
     def run(self) -> dict[str, Any]:
         """Make every file of the corpus in the work folder; what is in them."""
-        report = CleaningReport()
-        given = _given_validation(self.files, report)
+        report = CleaningReport(unit="texts" if self.texts else "pairs")
+        given = given_validation(self.files, report, self.settings(0))
         chunks = self._examine(report)
         examined = Examined(self.work, chunks, report)
         roles = examined.judge()
@@ -178,7 +188,7 @@ class _Preparation:
             train = self._encode(tokenizer, examined.chunks(roles), data, report, advance)
         if not train or not valid:
             raise UserError(
-                f"no pair is short enough for training and validation: {_counts(report)}",
+                f"no pair is short enough for training and validation: {report.counts()}",
                 "set data.max_tokens higher",
             )
         _write_json(self.work / REPORT, report.to_json() | {"text": report.render()})
@@ -193,9 +203,13 @@ class _Preparation:
         """Chunks of pairs from the files; their number."""
         data = self.settings(0)
         with self.stage("reading and cleaning", None) as advance:
-            usual, blocks = _learn(self.files.blocks(CHUNK_LINES), data)
+            blocks, usual = self.files.blocks(CHUNK_LINES, data.texts), None
+            if self.files.task == "translation":
+                if data.context_sentences:
+                    blocks = with_before(blocks, data.context_sentences)
+                usual, blocks = _learn(blocks, data)
             report.length_ratio = usual.length_ratio if usual else None
-            rules = Rules(usual or Usual(1.0, False), longest_text(data), data.max_length_ratio)
+            rules = rules_for(self.files.task, usual, data)
             chunks = 0
             task = functools.partial(examine, self.work, rules)
             for lines in self.run_chunks(task, blocks):
@@ -214,10 +228,9 @@ class _Preparation:
         kept = np.flatnonzero(roles)
         if given is not None:
             unlike = np.ones(len(kept), dtype=bool)
-            for name, texts in (
-                ("source_key", [pair.source for pair in given]),
-                ("target_key", [pair.target for pair in given]),
-            ):
+            sides = [pair.source for pair in given], [pair.target for pair in given]
+            linking = linking_texts(self.files.task, *sides)
+            for name, texts in zip(("source_key", "target_key"), linking, strict=True):
                 known = np.array([key_digest(text) for text in texts], dtype=np.uint64)
                 unlike &= ~np.isin(examined.keys(name, roles), known)
             if not unlike.all():
@@ -240,13 +253,8 @@ class _Preparation:
         elif path.exists():
             tokenizer = Tokenizer.load(path)
         else:
-            wanted = _sample(roles == TRAINING, data.seed)
             with self.stage("training the tokenizer", None):
-                pairs = examined.texts(wanted)
-                texts = itertools.chain.from_iterable((pair.source, pair.target) for pair in pairs)
-                tokenizer = Tokenizer.train(
-                    texts, data.vocabulary_size, data.character_coverage, data.seed
-                )
+                tokenizer = learn_tokenizer(examined, roles, data, self.files.task)
         tokenizer.save(path)
         tokenizer.save(self.work / TOKENIZER)
         return tokenizer
@@ -262,19 +270,24 @@ class _Preparation:
         report: CleaningReport,
         reason: str,
     ) -> int:
-        """Write ids and texts, row by row the same pairs; too long ones go into the report."""
-        encoded = tokenizer.encode_pairs((pair.source, pair.target) for pair in pairs)
-        rows = []
-        for pair, ids in zip(pairs, encoded, strict=True):
-            if max(map(len, ids)) <= data.max_tokens:
-                rows.append((pair, ids))
+        """Write ids and texts, row by row the same pairs; too long ones go into the report.
+
+        Texts alone are cut into pieces: of one there may be several rows of ids.
+        """
+        kept, rows = list[Pair](), list[tuple[list[int], list[int]]]()
+        encoded = encode_rows(tokenizer, pairs, data.max_tokens, self.texts)
+        for pair, found in zip(pairs, encoded, strict=True):
+            rows += found
+            if found:
+                kept.append(pair)
             else:
                 report.drop(reason, 0, pair)
                 report.kept -= reason == TOO_LONG
         with atomic_write(self.work / VALID_TEXT) as stream:
-            for pair, _ in rows:
-                stream.write(json.dumps(asdict(pair), ensure_ascii=False).encode() + b"\n")
-        return write_store(self.work / VALID, (ids for _, ids in rows), tokenizer.vocabulary_size)
+            for pair in kept:
+                record = {name: value for name, value in asdict(pair).items() if value != ()}
+                stream.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        return write_store(self.work / VALID, rows, tokenizer.vocabulary_size)
 
     def _encode(
         self,
@@ -286,7 +299,8 @@ class _Preparation:
     ) -> int:
         """Encode and store the training pairs; their number without the too long ones."""
         path = self._tokenizer_path(data)
-        encoding = Encoding(self.work, path, _name(data.model_dump()), data.max_tokens)
+        name = _name(data.model_dump())
+        encoding = Encoding(self.work, path, name, data.max_tokens, self.texts)
         count = 0
         task = functools.partial(encode_chunk, encoding)
         for rows in self.run_chunks(task, chunks):
@@ -309,15 +323,6 @@ def _learn(blocks: Iterator[Block], data: DataConfig) -> tuple[Usual | None, Ite
     return usual, itertools.chain(head, blocks)
 
 
-def _sample(rows: np.ndarray[Any, np.dtype[np.bool_]], seed: int) -> Any:
-    """The rows to train the tokenizer on: all, or about `TOKENIZER_PAIRS` by chance."""
-    count = int(np.count_nonzero(rows))
-    if count <= TOKENIZER_PAIRS:
-        return rows
-    chance = np.random.default_rng(seed).random(len(rows), dtype=np.float32)
-    return rows & (chance < TOKENIZER_PAIRS / count)
-
-
 def _count(roles: Roles) -> int:
     return int(np.count_nonzero(roles == TRAINING))
 
@@ -326,34 +331,14 @@ def _name(identity: dict[str, Any]) -> str:
     return blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
 
 
-def _given_validation(files: CorpusFiles, report: CleaningReport) -> list[Pair] | None:
-    given = files.validation()
-    if given is None:
-        return None
-    kept = []
-    for line, pair in enumerate(given, start=1):
-        if pair.source.strip() and pair.target.strip():
-            kept.append(pair)
-        else:
-            report.drop(VALIDATION_EMPTY, line, pair)
-    if not kept:
-        raise UserError(f"{files.valid_source}: no validation pair", "every line is blank")
-    return kept
-
-
 def _too_few(report: CleaningReport) -> UserError:
     if not report.total:
         return UserError("the corpus is empty", "give files with at least some pairs")
     return UserError(
-        f"too few pairs for training and validation: {_counts(report)}",
-        "give more pairs, or validation data of your own with --valid-source and --valid-target",
+        f"too few {report.unit} for training and validation: {report.counts()}",
+        "give more, or validation data of your own: --valid-source and --valid-target, or "
+        "--valid-text",
     )
-
-
-def _counts(report: CleaningReport) -> str:
-    """The report in half a line."""
-    dropped = [f"{count:,} {reason}" for reason, count in report.dropped.items()]
-    return "; ".join([f"{report.kept:,} of {report.total:,} pairs are left", *dropped])
 
 
 def _reusable(
@@ -368,6 +353,7 @@ def _reusable(
     same = (
         record["languages"] == [files.source_language, files.target_language]
         and record["errors"] == files.errors
+        and record.get("task", "translation") == files.task
         and record["data"] == settings(record["pairs"]).model_dump()
         and len(record["inputs"]) == len(inputs)
         and all(map(is_same_file, record["inputs"], inputs))

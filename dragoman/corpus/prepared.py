@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config import DataConfig
-from dragoman.corpus.blocks import Block, cut_parallel, cut_table
-from dragoman.corpus.pairs import Pair, read_parallel, read_table
+from dragoman.corpus.blocks import Block, cut_parallel, cut_table, cut_texts
+from dragoman.corpus.cleaning import CleaningReport
+from dragoman.corpus.context import Preceding, with_contexts
+from dragoman.corpus.pairs import Pair, read_parallel, read_table, read_texts
 from dragoman.errors import UserError
 from dragoman.text.lines import ErrorPolicy
 
@@ -26,23 +28,32 @@ WORK = "work"
 """The folder of what an unfinished preparation has done."""
 FILES = (TOKENIZER, TRAIN, VALID, VALID_TEXT, REPORT)
 VERSION = 1
+TEXT_TASKS = ("lm", "mlm")
+"""The tasks whose corpus has no sources."""
+VALIDATION_EMPTY = "validation: empty side"
 # SHA-256 of an empty file, which has an error of its own.
 _NOTHING = hashlib.sha256().hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusFiles:
-    """Where pairs come from: two files aligned by line, or one table (.tsv, .jsonl)."""
+    """Where pairs come from: two files aligned by line, or one table (.tsv, .jsonl).
+
+    Or texts, each of which becomes the target of a pair without a source. task: what they are for.
+    """
 
     source_language: str
     target_language: str
     source: Path | None = None
     target: Path | None = None
     table: Path | None = None
+    text: Path | None = None
     valid_source: Path | None = None
     valid_target: Path | None = None
+    valid_text: Path | None = None
     tokenizer: Path | None = None
     errors: ErrorPolicy = "strict"
+    task: str = "translation"
 
     def paths(self) -> dict[str, Path]:
         """The files that are given, by what they are."""
@@ -50,8 +61,10 @@ class CorpusFiles:
             "source": self.source,
             "target": self.target,
             "table": self.table,
+            "text": self.text,
             "valid_source": self.valid_source,
             "valid_target": self.valid_target,
+            "valid_text": self.valid_text,
             "tokenizer": self.tokenizer,
         }
         return {name: path for name, path in named.items() if path is not None}
@@ -66,8 +79,10 @@ class CorpusFiles:
             )
         return read_parallel(self.source, self.target, self.errors)
 
-    def blocks(self, lines: int) -> Iterator[Block]:
-        """The same pairs in blocks of so many lines. Raises UserError."""
+    def blocks(self, lines: int, texts: str = "lines") -> Iterator[Block]:
+        """The same pairs in blocks of so many lines; or the texts. Raises UserError."""
+        if self.text is not None:
+            return cut_texts(self.text, lines, self.errors, texts)
         if self.table is not None:
             return cut_table(self.table, lines, self.errors)
         if self.source is None or self.target is None:
@@ -76,8 +91,10 @@ class CorpusFiles:
             )
         return cut_parallel(self.source, self.target, lines, self.errors)
 
-    def validation(self) -> Iterator[Pair] | None:
+    def validation(self, texts: str = "lines") -> Iterator[Pair] | None:
         """The given validation pairs, None where there are none. Raises UserError."""
+        if self.valid_text is not None:
+            return read_texts(self.valid_text, texts, self.errors)
         if self.valid_source is None and self.valid_target is None:
             return None
         if self.valid_source is None or self.valid_target is None:
@@ -104,7 +121,32 @@ class PreparedCorpus:
     validation_pairs: int
     data: DataConfig
     report: str
+    task: str = "translation"
     reused: bool = True
+
+
+def given_validation(
+    files: CorpusFiles, report: CleaningReport, data: DataConfig
+) -> list[Pair] | None:
+    """The validation pairs that were given, without empty ones, which the report gets.
+
+    Raises UserError where none is left.
+    """
+    given = files.validation(data.texts)
+    if given is None:
+        return None
+    if files.task == "translation":
+        given = with_contexts(given, Preceding(data.context_sentences))
+    kept = []
+    for line, pair in enumerate(given, start=1):
+        if pair.target.strip() and (files.task in TEXT_TASKS or pair.source.strip()):
+            kept.append(pair)
+        else:
+            report.drop(VALIDATION_EMPTY, line, pair)
+    if not kept:
+        path = files.valid_text or files.valid_source
+        raise UserError(f"{path}: no validation pair", "every line is blank")
+    return kept
 
 
 def load_prepared(folder: Path) -> PreparedCorpus:
@@ -145,6 +187,7 @@ def from_record(folder: Path, record: dict[str, Any]) -> PreparedCorpus:
             record["validation_pairs"],
             DataConfig.model_validate(record["data"]),
             report,
+            record.get("task", "translation"),
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(

@@ -11,6 +11,7 @@ from hashlib import blake2b
 import numpy as np
 
 from dragoman.corpus.batches import Resample
+from dragoman.corpus.context import own_start
 from dragoman.corpus.store import CorpusStore, Ids
 from dragoman.corpus.tokenizer import Tokenizer
 
@@ -48,13 +49,14 @@ class Resampler:
         return after / before if before else 1.0
 
     def _resample(self, epoch: int, row: int, source: Ids, target: Ids) -> tuple[Ids, Ids]:
-        texts = [self._tokenizer.decode(ids.tolist()) for ids in (source, target)]
+        start = own_start(source.tolist())  # what stands before is a context, cut as it was
+        texts = [self._tokenizer.decode(ids.tolist()) for ids in (source[start:], target)]
         name = f"{self._seed} {epoch} {row}".encode()
         seed = int.from_bytes(blake2b(name, digest_size=4).digest(), "little") & 0x7FFFFFFF
         first, second = self._tokenizer.encode_batch(texts, self._rate, seed)
-        if max(len(first), len(second)) > self._longest:
+        if max(start + len(first), len(second)) > self._longest:
             return source, target
-        return _like(source, first), _like(target, second)
+        return _like(source, [*source[:start], *first]), _like(target, second)
 
 
 def _like(plain: Ids, ids: list[int]) -> Ids:

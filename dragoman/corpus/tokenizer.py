@@ -6,14 +6,10 @@ written behind `ESCAPE`. One space goes in front before encoding and comes off a
 that a word has the same subwords at the start of a text as within it.
 """
 
-import io
 import itertools
-import math
 import os
-import random
 import re
 import threading
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,21 +17,17 @@ from typing import Any
 
 import sentencepiece
 
+from dragoman.corpus.tokenizer_training import (
+    LITERAL,
+    MASK,
+    SPECIAL_IDS,
+    train_sentencepiece,
+)
 from dragoman.errors import UserError
 from dragoman.text.lines import atomic_write
-from dragoman.text.protect import ESCAPE, SLOTS, mask_pair, mask_spans, unmask
+from dragoman.text.protect import SLOTS, SPACE_MARK, mask_pair, mask_spans, unmask
 
-_SPACE = "\u2581"  # what sentencepiece writes for a space
-# An escaped character, a lone escape and sentencepiece's own space sign: spelled in bytes.
-_LITERAL = re.compile(f"({ESCAPE}[{''.join(SLOTS)}{_SPACE}{ESCAPE}]?|{_SPACE})")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# What has no place in a training text; sentencepiece would misread it, or leave out the whole text.
-_UNTRAINABLE = re.compile(f"{_LITERAL.pattern}|[\0\u2585\ud800-\udfff]")
-# sentencepiece's trainer aborts on a word of 65,536 characters and leaves out a text longer than
-# its limit: longer texts are cut before it sees them.
-_CHUNK = 1000
-_RESERVED = 4 + len(SLOTS) + 256  # pad, unk, bos, eos, the slots, the bytes
-_SMALLEST_VOCABULARY = 300
 _LARGEST_FILE = 256 * 2**20
 THREADS = min(8, os.cpu_count() or 1)
 _THREADED_BATCH = 256  # texts from which on threads pay for their start
@@ -59,10 +51,7 @@ class Tokenizer:
         UserError: `model` is not a whole model of Dragoman's own making.
     """
 
-    pad_id = 0
-    unk_id = 1
-    bos_id = 2
-    eos_id = 3
+    pad_id, unk_id, bos_id, eos_id = SPECIAL_IDS
 
     def __init__(self, model: bytes) -> None:
         self._model = model
@@ -87,6 +76,12 @@ class Tokenizer:
         """The ids that each stand for one byte of a character which has no id, by byte."""
         return list(self._byte_ids)
 
+    @property
+    def mask_id(self) -> int | None:
+        """The id that hides a word, which `encode` never gives; None where there is none."""
+        number: int = self._processor.piece_to_id(MASK)
+        return number if self._processor.is_control(number) else None
+
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
         """Opens a tokenizer file; `UserError` names the file if it cannot be read or is damaged."""
@@ -109,6 +104,8 @@ class Tokenizer:
         character_coverage: float = 0.9999,
         seed: int = 0,
         max_sentences: int = 2_000_000,
+        symbols: Sequence[str] = (),
+        mask: bool = False,
     ) -> "Tokenizer":
         """Trains byte-pair encoding on texts as people wrote them: they are masked here.
 
@@ -120,36 +117,18 @@ class Tokenizer:
                 0.98 to 1.0; the remaining, rarest ones are spelled in bytes.
             seed: picks the sample when there are more than `max_sentences` texts.
             max_sentences: how many texts to learn from at most; memory grows with this only.
+            symbols: texts that are always one subword, `▁` being a space.
+            mask: whether it has the symbol `mask_id`, for masked language models.
 
         Raises:
             UserError: no text, a vocabulary too small for the bytes and the slots, or a coverage
                 out of range.
         """
-        if vocabulary_size < _SMALLEST_VOCABULARY:
-            raise UserError(
-                f"a vocabulary of {vocabulary_size} is too small: "
-                f"the least is {_SMALLEST_VOCABULARY}",
-                "set data.vocabulary_size higher",
+        return cls(
+            train_sentencepiece(
+                texts, vocabulary_size, character_coverage, seed, max_sentences, symbols, mask
             )
-        if not 0.98 <= character_coverage <= 1.0:
-            raise UserError(
-                f"a character coverage of {character_coverage} is out of range",
-                "set data.character_coverage between 0.98 and 1.0",
-            )
-        sample = _sample((text for text in texts if text.strip()), max_sentences, seed)
-        if not sample:
-            raise UserError(
-                "there is no text to train a tokenizer on",
-                "every line is blank, or the cleaning dropped every pair",
-            )
-        try:
-            return cls(_train_model(_training_texts(sample), vocabulary_size, character_coverage))
-        except RuntimeError as error:
-            if "Vocabulary size is smaller than required_chars" not in str(error):
-                raise
-        # The characters alone overflow the vocabulary: half of it for them, half for merges.
-        frequent = _without_rare(list(_training_texts(sample)), (vocabulary_size - _RESERVED) // 2)
-        return cls(_train_model(frequent, vocabulary_size, 1.0))
+        )
 
     def save(self, path: Path) -> None:
         """Writes the model to a file, whole or not at all."""
@@ -188,8 +167,8 @@ class Tokenizer:
         parts: list[str] = []  # what sentencepiece encodes, all in one call
         cut: dict[int, list[str]] = {}  # row -> its pieces, literal characters at odd places
         for row, text in enumerate(texts):
-            if _LITERAL.search(text):
-                cut[row] = _LITERAL.split(" " + text)
+            if LITERAL.search(text):
+                cut[row] = LITERAL.split(" " + text)
                 parts.extend(cut[row][::2])
             else:
                 parts.append(" " + text if text else text)
@@ -290,7 +269,7 @@ class Tokenizer:
             return "\ufffd".encode()
         if self._processor.is_byte(number):
             return bytes([int(piece[1:-1], 16)])
-        return piece.replace(_SPACE, " ").encode()
+        return piece.replace(SPACE_MARK, " ").encode()
 
     def _display(self, number: int) -> str:
         piece: str = self._processor.id_to_piece(number)
@@ -330,70 +309,3 @@ def _refuse_surrogates(texts: Iterable[str]) -> None:
                 f"the text holds a lone surrogate (U+{ord(found[0]):04X}), which is no character",
                 "it was damaged before it came here, often by cutting a JSON string",
             )
-
-
-def _sample(texts: Iterable[str], size: int, seed: int) -> list[str]:
-    """A uniform sample in one pass (Li 1994, "Algorithm L", ACM TOMS 20(4))."""
-    if size < 1:
-        raise ValueError("a sample has at least one text")
-    supply = iter(texts)
-    kept = list(itertools.islice(supply, size))
-    chance = random.Random(seed)
-    weight = 1.0
-    while True:
-        # 1 - random() lies in (0, 1], so it has a logarithm; a weight of 1 would have none.
-        weight *= math.exp(math.log(1.0 - chance.random()) / size)
-        weight = min(weight, 1.0 - 2**-53)
-        skip = math.log(1.0 - chance.random()) / math.log1p(-weight)
-        text = next(itertools.islice(supply, int(min(skip, 2**62)), None), None)
-        if text is None:
-            return kept
-        kept[chance.randrange(size)] = text
-
-
-def _training_texts(texts: list[str]) -> Iterator[str]:
-    for text in texts:
-        masked = _UNTRAINABLE.sub(" ", mask_spans(text).text)
-        for start in range(0, len(masked), _CHUNK):
-            yield " " + masked[start : start + _CHUNK]
-
-
-def _train_model(texts: Iterable[str], vocabulary_size: int, character_coverage: float) -> bytes:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(texts),
-        model_writer=model,
-        vocab_size=vocabulary_size,
-        character_coverage=character_coverage,
-        required_chars=_SPACE,  # left to bytes, a space would come back as U+2581
-        model_type="bpe",
-        normalization_rule_name="identity",
-        add_dummy_prefix=False,
-        remove_extra_whitespaces=False,
-        byte_fallback=True,
-        split_digits=True,
-        user_defined_symbols=list(SLOTS),
-        hard_vocab_limit=False,
-        max_sentence_length=8 * _CHUNK,
-        pad_id=Tokenizer.pad_id,
-        unk_id=Tokenizer.unk_id,
-        bos_id=Tokenizer.bos_id,
-        eos_id=Tokenizer.eos_id,
-        num_threads=2,
-        minloglevel=3,
-    )
-    return model.getvalue()
-
-
-def _without_rare(texts: list[str], characters: int) -> list[str]:
-    """The texts with all but the `characters` most frequent characters hidden behind a slot.
-
-    A slot takes no part in merges, and sentencepiece itself covers no less than 98%.
-    """
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(text)
-    for kept in (" ", *SLOTS):
-        del counts[kept]
-    rare = {ord(character): SLOTS[0] for character, _ in counts.most_common()[characters:]}
-    return [text.translate(rare) for text in texts]

@@ -92,8 +92,12 @@ class Quality:
 
 def refusal(config: ModelConfig) -> str | None:
     """Why CTranslate2 cannot run a model of these sizes; None if it can."""
+    if config.kind != "transformer":
+        return f"its kind is {config.kind}"
     if config.key_width != config.value_width:
         return f"d_k is {config.key_width} and d_v is {config.value_width}"
+    if config.window is not None:
+        return f"self-attention sees {config.window} neighbors only (model.window)"
     return None
 
 

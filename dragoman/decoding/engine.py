@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dragoman.config import Config, SearchConfig
+from dragoman.corpus.context import own_start
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.explanation import Recorder
 from dragoman.decoding.hypothesis import Hypothesis, Prefix
@@ -65,10 +66,14 @@ class Engine(Protocol):
 def output_limit(
     source: Sequence[int], search: SearchConfig, config: Config, prefix: Prefix = ()
 ) -> int:
-    """The most tokens, end-of-sentence not counted, that a translation may have."""
-    limit = len(source) + 1 + search.max_extra_tokens
+    """The most tokens, end-of-sentence not counted, that a translation may have.
+
+    A context before the source does not count.
+    """
+    length = len(source) - own_start(source)
+    limit = length + 1 + search.max_extra_tokens
     if search.max_length_ratio is not None:
-        limit = min(limit, max(1, math.ceil(search.max_length_ratio * len(source))))
+        limit = min(limit, max(1, math.ceil(search.max_length_ratio * length)))
     if prefix:
         limit = max(limit, len(prefix) + search.max_extra_tokens)
     return min(limit, config.model.max_positions - 1)
@@ -76,4 +81,5 @@ def output_limit(
 
 def output_minimum(source: Sequence[int], search: SearchConfig, limit: int) -> int:
     """The fewest tokens, end-of-sentence not counted, that a translation may have."""
-    return min(max(1, math.ceil(search.min_length_ratio * len(source))), limit)
+    length = len(source) - own_start(source)
+    return min(max(1, math.ceil(search.min_length_ratio * length)), limit)

@@ -22,7 +22,7 @@ from dragoman.decoding.rescoring import with_coverage, with_details
 from dragoman.decoding.sampling import Narrowing, sample, seed_of
 from dragoman.decoding.search import Limits, State, Step, beam_search
 from dragoman.decoding.shortlisted import ShortlistedStep, candidates_of
-from dragoman.decoding.step import TransformerStep, pad_rows
+from dragoman.decoding.step import ModelStep, pad_rows
 from dragoman.errors import UserError
 from dragoman.model.folder import LoadedModel, load_model
 from dragoman.text.languages import plain_code
@@ -35,7 +35,7 @@ class NativeEngine:
         self.tokenizer, self.model = loaded.tokenizer, loaded.model
         self.config = _common_limits([loaded.config, *(other.config for other in others)])
         self.models = [loaded.model, *(other.model for other in others)]
-        self._steps = [TransformerStep(model) for model in self.models]
+        self._steps = [ModelStep(model) for model in self.models]
         self._folder = loaded.folder
 
     @classmethod
@@ -138,7 +138,7 @@ class NativeEngine:
     ) -> tuple[Step, State]:
         """The step function of all models and its state before the first step."""
         source = pad_rows([[*ids, Tokenizer.eos_id] for ids in batch])  # (B, S)
-        steps: Sequence[TransformerStep | ShortlistedStep] = self._steps
+        steps: Sequence[ModelStep | ShortlistedStep] = self._steps
         if request.search.shortlist and self._shortlist is not None:
             candidates = candidates_of(self._shortlist, batch, request.prefixes)
             steps = [ShortlistedStep(model, candidates) for model in self.models]

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dragoman.config import Config
+from dragoman.corpus.context import encode_contexts, fitting
+from dragoman.corpus.pairs import Context
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.casing import Casing, normalize_case, odd_casing
 from dragoman.decoding.hypothesis import Prefix
@@ -18,7 +20,7 @@ class Piece:
     """A part of a line short enough for the model.
 
     ids are those of its text with slots for its protected spans; beginning is how its translation
-    is to begin, prefix the symbols for that.
+    is to begin, prefix the symbols for that. context are the symbols of the sentences before it.
     """
 
     text: str
@@ -26,6 +28,7 @@ class Piece:
     spans: tuple[str, ...]
     beginning: str = ""
     prefix: Prefix = ()
+    context: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,25 @@ class Splitter:
         self._config, self._tokenizer = config, tokenizer
         self.limit = min(config.model.max_positions - 1, config.data.max_tokens)
 
-    def split(self, lines: Sequence[str]) -> list[Line]:
-        """Every line as pieces; they are encoded together, which takes half the time."""
+    def split(self, lines: Sequence[str], contexts: Sequence[Context] = ()) -> list[Line]:
+        """Every line as pieces; they are encoded together, which takes half the time.
+
+        contexts, where given, holds one a line; a line of several pieces has no room for it.
+        """
+        split = self._split(lines)
+        if not any(contexts):
+            return split
+        encoded = encode_contexts(self._tokenizer, contexts)
+        return [self._behind(line, context) for line, context in zip(split, encoded, strict=True)]
+
+    def _behind(self, line: Line, context: list[list[int]]) -> Line:
+        if len(line.pieces) != 1:
+            return line
+        (piece,) = line.pieces
+        before = fitting(context, self.limit - len(piece.ids))
+        return replace(line, pieces=[replace(piece, context=tuple(before))])
+
+    def _split(self, lines: Sequence[str]) -> list[Line]:
         cores = [_core(line) for line in lines]
         casings = [odd_casing(core) for core in cores]
         language = self._config.source_language

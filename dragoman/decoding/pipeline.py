@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
+from dragoman.corpus.pairs import Context
 from dragoman.decoding.answers import Answer
 
 # Seconds: a line that comes alone is not kept waiting for more.
@@ -35,15 +36,16 @@ _THREADS = "dragoman-"
 # Seconds that threads have to end where they need not.
 _MOMENT = 0.2
 
-Key = tuple[str, str]
-"""A line and what its translation begins with."""
+Key = tuple[str, str, Context]
+"""A line, what its translation begins with, and its context: what its answer depends on."""
 
 
 class Entry(NamedTuple):
-    """A line of input: its text, what its translation begins with, and where it stood."""
+    """A line of input: its text, what its translation begins with, its context, where it stood."""
 
     text: str
     prefix: str = ""
+    context: Context = ()
     source: str = "line "
     number: int = 1
 
@@ -133,7 +135,7 @@ class Pipeline:
             found = dict(zip(window.asked, answers, strict=True))
             self._memory.add(found)
             window.known.update(found)
-        return [window.known[entry[:2]] for entry in window.entries]
+        return [window.known[entry[:3]] for entry in window.entries]
 
     def _read(self) -> None:
         try:
@@ -164,7 +166,7 @@ class Pipeline:
         self._windows.put(None)
 
     def _begin(self, entries: list[Entry], first: int) -> "_Window":
-        keys: list[Key] = [entry[:2] for entry in entries]
+        keys: list[Key] = [entry[:3] for entry in entries]
         known = dict[Key, Answer]()
         if self._pace.repeats:
             keys = list(dict.fromkeys(keys))
@@ -308,7 +310,8 @@ class _Memory:
 
 
 def _size(key: Key, answer: Answer) -> int:
-    return _ENTRY_BYTES + 2 * (len(key[0]) + len(key[1])) + answer.size
+    text, prefix, context = key
+    return _ENTRY_BYTES + 2 * sum(map(len, (text, prefix, *context))) + answer.size
 
 
 def helper_thread(target: Callable[[], None], name: str) -> threading.Thread:

@@ -15,7 +15,7 @@ from dragoman.decoding.ensemble import mean_probability
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.log_probs import LogProbs
 from dragoman.decoding.step import FORBIDDEN, pad_rows
-from dragoman.model.transformer import AttentionMaps, Transformer
+from dragoman.model.encoder_decoder import AttentionMaps, EncoderDecoder
 
 Ids = Sequence[int]
 # Rows whose logits are in memory at once.
@@ -30,7 +30,7 @@ class Forced:
     """
 
     def __init__(
-        self, models: Sequence[Transformer], sources: Sequence[Ids], targets: Sequence[Ids]
+        self, models: Sequence[EncoderDecoder], sources: Sequence[Ids], targets: Sequence[Ids]
     ) -> None:
         self.models, self.sources, self.targets = models, sources, targets
         bos, eos = Tokenizer.bos_id, Tokenizer.eos_id
@@ -84,7 +84,7 @@ class Forced:
         return torch.stack(found).mean(dim=0)
 
 
-def label_log_probs(model: Transformer, states: Tensor, labels: Tensor) -> Tensor:
+def label_log_probs(model: EncoderDecoder, states: Tensor, labels: Tensor) -> Tensor:
     """Log-probabilities of labels (R,) among the symbols of a translation: (R, D) -> (R,)."""
     chosen = []
     for rows, symbols in zip(states.split(_ROWS), labels.split(_ROWS), strict=True):
@@ -95,7 +95,7 @@ def label_log_probs(model: Transformer, states: Tensor, labels: Tensor) -> Tenso
 
 
 def with_details(
-    models: Sequence[Transformer], sources: Sequence[Ids], found: Sequence[Sequence[Hypothesis]]
+    models: Sequence[EncoderDecoder], sources: Sequence[Ids], found: Sequence[Sequence[Hypothesis]]
 ) -> list[list[Hypothesis]]:
     """Every source's hypotheses with their token log-probabilities and attention."""
     forced = _forced(models, sources, found)
@@ -115,7 +115,7 @@ def with_details(
 
 
 def with_coverage(
-    models: Sequence[Transformer],
+    models: Sequence[EncoderDecoder],
     sources: Sequence[Ids],
     found: Sequence[Sequence[Hypothesis]],
     beta: float,
@@ -130,7 +130,7 @@ def with_coverage(
 
 
 def _forced(
-    models: Sequence[Transformer], sources: Sequence[Ids], found: Sequence[Sequence[Hypothesis]]
+    models: Sequence[EncoderDecoder], sources: Sequence[Ids], found: Sequence[Sequence[Hypothesis]]
 ) -> Forced:
     pairs = [
         (source, hypothesis.tokens)

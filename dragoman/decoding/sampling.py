@@ -61,7 +61,7 @@ def sample(
             log_probs = forbid_repeats(log_probs, lines, limits.no_repeat_ngram, allowed)
         early = [row for row, b in enumerate(open_) if length <= _minimum(limits, b)]
         uniform = [chances[b][n].random() for b in open_ for n in range(beam)]
-        symbols, chosen = _draw(log_probs, narrowing, uniform, (early, beam, limits.eos))
+        symbols, chosen = draw(log_probs, narrowing, uniform, (early, beam, limits.eos))
         for row, (symbol, log_prob) in enumerate(zip(symbols, chosen, strict=True)):
             b, n = open_[row // beam], row % beam
             if finished[b][n] or (length > limits.max_lengths[b] and symbol != limits.eos):
@@ -109,11 +109,11 @@ def _hypothesis(tokens: list[int], log_prob: float, finished: bool, alpha: float
     return Hypothesis(tokens, log_prob, log_prob / penalty, finished)
 
 
-def _draw(
+def draw(
     log_probs: Tensor,
     narrowing: Narrowing,
     uniform: list[float],
-    endless: tuple[list[int], int, int],
+    endless: tuple[list[int], int, int] = ([], 1, 0),
 ) -> tuple[list[int], list[float]]:
     """A symbol for each row of (R, V) by inversion of its distribution, and its log-probability.
 

@@ -37,6 +37,16 @@ Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
+class Grammar(Protocol):
+    """What may follow what, in sequences that are more than text."""
+
+    def allowed(self, sentences: Integers, tokens: Integers, left: Integers) -> Flags:
+        """(B, N, V), the symbols that may come after the tokens (B, N, T).
+
+        sentences: (B,), their numbers; left: (B,), how many tokens may come yet.
+        """
+
+
 @dataclass(frozen=True)
 class Limits:
     """What a search keeps to; lengths in tokens, end-of-sentence not counted.
@@ -58,6 +68,7 @@ class Limits:
     groups: int = 1
     diversity: float = 0.0
     no_repeat_ngram: int = 0  # so many tokens never stand twice in a row's tokens; 0: they may
+    grammar: Grammar | None = None
 
     @property
     def group_beams(self) -> int:
@@ -195,8 +206,14 @@ def beam_search(
 
 
 def _permitted(log_probs: LogProbs, tokens: Integers, active: _Open, length: int) -> LogProbs:
-    """-inf for what a prefix does not allow now, and for what would repeat itself."""
+    """-inf for what a grammar or a prefix does not allow now, and for what would repeat itself."""
     limits = active.limits
+    if limits.grammar is not None:
+        flags = limits.grammar.allowed(active.numbers, tokens, active.most - (length - 1))
+        allowed_now = torch.from_numpy(flags).flatten(0, 1).to(log_probs.logits.device)
+        log_probs = LogProbs(
+            log_probs.logits.masked_fill(~allowed_now, -math.inf), log_probs.log_sums
+        )
     if not limits.prefixes and not limits.no_repeat_ngram:
         return log_probs
     allowed = active.allowed(length)

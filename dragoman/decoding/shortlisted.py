@@ -15,7 +15,7 @@ from dragoman.decoding.hypothesis import Prefix
 from dragoman.decoding.log_probs import LogProbs
 from dragoman.decoding.search import State
 from dragoman.decoding.step import Cache, start, states, translation_log_probs
-from dragoman.model.transformer import Transformer
+from dragoman.model.encoder_decoder import EncoderDecoder
 
 
 class ShortlistedState:
@@ -37,7 +37,7 @@ class ShortlistedStep:
     row is given its own sentence's only: no result depends on the other sentences.
     """
 
-    def __init__(self, model: Transformer, candidates: Sequence[Ids]) -> None:
+    def __init__(self, model: EncoderDecoder, candidates: Sequence[Ids]) -> None:
         weight = model.embedding.weight
         together = np.unique(np.concatenate(candidates))
         own = np.full((len(candidates), len(together)), -np.inf, dtype=np.float32)

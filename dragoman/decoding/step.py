@@ -1,4 +1,4 @@
-"""The step function for the search: the Transformer with its cache.
+"""The step function for the search: a model with its cache.
 
 Shapes: B sentences, N beams, R = B * N rows, S source, V vocabulary, D d_model.
 """
@@ -13,7 +13,8 @@ from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.log_probs import LogProbs
 from dragoman.decoding.search import State
 from dragoman.model import stepping
-from dragoman.model.cache import DecoderCache
+from dragoman.model.cache import DecoderCache, RowStates
+from dragoman.model.encoder_decoder import EncoderDecoder
 from dragoman.model.stepping import RowCache
 from dragoman.model.transformer import Transformer
 
@@ -21,29 +22,31 @@ from dragoman.model.transformer import Transformer
 FORBIDDEN = [Tokenizer.pad_id, Tokenizer.unk_id, Tokenizer.bos_id]
 
 
-Cache = DecoderCache | RowCache
+Cache = DecoderCache | RowCache | RowStates
 
 
-def start(model: Transformer, source: Tensor, beams: int) -> Cache:
+def start(model: EncoderDecoder, source: Tensor, beams: int) -> Cache:
     """Encode (B, S) and make the cache of N beams a sentence, of the kind that is fast here."""
     source = source.to(model.embedding.weight.device)
-    if stepping.possible(model):
+    if isinstance(model, Transformer) and stepping.possible(model):
         return stepping.start(model, source, beams)
-    return model.start(model.encode(source), source, beams)
+    cache: DecoderCache | RowStates = model.start(model.encode(source), source, beams)
+    return cache
 
 
-def states(model: Transformer, ids: Tensor, cache: Cache) -> Tensor:
+def states(model: EncoderDecoder, ids: Tensor, cache: Cache) -> Tensor:
     """What the output layer reads of a step of all rows: ids (R,) -> (R or more, D)."""
     if isinstance(cache, RowCache):
+        assert isinstance(model, Transformer)
         return stepping.step_states(model, ids, cache)
     grouped = ids.to(model.embedding.weight.device).unflatten(0, (-1, cache.beams))
     return model.step_states(grouped, cache).flatten(0, 1)
 
 
-class TransformerStep:
+class ModelStep:
     """step(ids (R,), cache) -> (log_probs (R, V), cache) for the search."""
 
-    def __init__(self, model: Transformer) -> None:
+    def __init__(self, model: EncoderDecoder) -> None:
         self.model = model
 
     def start(self, source: Tensor, beams: int) -> Cache:
@@ -52,7 +55,7 @@ class TransformerStep:
 
     def __call__(self, ids: Tensor, state: State) -> tuple[LogProbs, State]:
         """One step of all rows."""
-        assert isinstance(state, DecoderCache | RowCache)
+        assert isinstance(state, Cache)
         logits = self.model.logits(states(self.model, ids, state))[: len(ids)]
         logits[:, FORBIDDEN] = -torch.inf
         return LogProbs.of(logits), state

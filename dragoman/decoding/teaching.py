@@ -129,7 +129,8 @@ def translate_sources(
     with journal.open("ab") as stream:
         while chunk := list(islice(lines, CHUNK)):
             teacher = teacher or translator()
-            for translation in teacher.translate(chunk):
+            # Lines of a corpus are no document: each is translated without those before it.
+            for translation in teacher.translate(chunk, contexts=[()] * len(chunk)):
                 record = {
                     "text": translation.text,
                     "findings": [finding.kind for finding in translation.findings],

@@ -1,10 +1,13 @@
 """Raw text in, raw text out, whatever engine searches; loads no torch."""
 
+import itertools
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from dragoman.config import SearchConfig
+from dragoman.corpus.context import Preceding
+from dragoman.corpus.pairs import Context
 from dragoman.decoding.alignment import Link, align
 from dragoman.decoding.casing import restore_case
 from dragoman.decoding.engine import Engine, Request, output_limit
@@ -23,12 +26,18 @@ from dragoman.text.protect import count_spans
 # Lines read, sorted by length and translated together when a stream is translated.
 _WINDOW = 2048
 _WINDOW_CHARACTERS = 1_000_000
+# Pieces that are searched again together while the engine is at others.
+_AGAIN = 16
+
+_Found = Iterator[tuple[Piece, list[Hypothesis]]]
 
 
 class Translator:
-    """Translates lines with an engine. Results do not depend on a line's neighbors.
+    """Translates lines with an engine.
 
-    A translator may be used by several threads at once.
+    Results do not depend on a line's neighbors, unless the model has data.context_sentences: then
+    lines are a text, and so many before each are its context, back to the last blank line. A
+    translator may be used by several threads at once.
     """
 
     def __init__(self, engine: Engine, search: SearchConfig | None = None) -> None:
@@ -67,19 +76,22 @@ class Translator:
         details: bool = False,
         explain: bool = False,
         first: int = 1,
+        contexts: Sequence[Context] | None = None,
     ) -> list[Translation]:
         """Translate every line; a blank line and one of nothing but symbols stay as they are.
 
         n_best candidates a line, or as many as the search finds. prefixes, where given, holds one a
         line: its translation begins with exactly that text. details asks for token
         log-probabilities and attention, explain for what the beam search kept and pruned. first is
-        the number of the first line in messages.
+        the number of the first line in messages. contexts holds the context of every line; None:
+        the lines before it.
 
         Raises TypeError for a single string, and UserError for a prefix longer than the model.
         """
         if isinstance(lines, str):  # a sequence of strings too, of one character each
             raise TypeError("translate takes a list of lines, not one string")
-        return self._translate(lines, prefixes, (n_best, details, explain), first)
+        contexts = self._contexts(lines) if contexts is None else contexts
+        return self._translate(lines, contexts, prefixes, (n_best, details, explain), first)
 
     def translate_stream(
         self,
@@ -95,9 +107,11 @@ class Translator:
         """
         asked = n_best, details, explain
         given = None if prefixes is None else iter(prefixes)
+        preceding, contexts = self._preceding(), list[Context]()
         window, beginnings, done, characters = list[str](), list[str](), 0, 0
         for line in lines:
             window.append(line)
+            contexts.append(preceding.of(line))
             characters += len(line)
             if given is not None:
                 beginning = next(given, None)
@@ -108,10 +122,10 @@ class Translator:
                     )
                 beginnings.append(beginning)
             if len(window) == _WINDOW or characters > _WINDOW_CHARACTERS:
-                yield from self._translate(window, beginnings, asked, done + 1)
+                yield from self._translate(window, contexts, beginnings, asked, done + 1)
                 done += len(window)
-                window, beginnings, characters = [], [], 0
-        yield from self._translate(window, beginnings, asked, done + 1)
+                window, contexts, beginnings, characters = [], [], [], 0
+        yield from self._translate(window, contexts, beginnings, asked, done + 1)
         if given is not None and next(given, None) is not None:
             raise UserError("there are more prefixes than lines", "give as many as lines")
 
@@ -122,12 +136,24 @@ class Translator:
 
         Lines of an async iterable are translated together when several have come in the meantime.
         """
-        async for translation in stream(lambda part: self.translate(part, n_best), lines, _WINDOW):
+        preceding = self._preceding()
+
+        def translate(part: Sequence[str]) -> list[Translation]:
+            return self.translate(part, n_best, contexts=list(map(preceding.of, part)))
+
+        async for translation in stream(translate, lines, _WINDOW):
             yield translation
+
+    def _preceding(self) -> Preceding:
+        return Preceding(self.config.data.context_sentences)
+
+    def _contexts(self, lines: Sequence[str]) -> list[Context]:
+        return list(map(self._preceding().of, lines))
 
     def _translate(
         self,
         lines: Sequence[str],
+        contexts: Sequence[Context],
         prefixes: Sequence[str],
         asked: tuple[int, bool, bool],
         first: int,
@@ -135,7 +161,7 @@ class Translator:
         n_best, details, explain = asked
         if explain and self.search.sample:
             raise UserError("a sample has no search to explain", "leave out search.sample=true")
-        split = self._splitter.split(lines)
+        split = self._splitter.split(lines, contexts)
         if prefixes:
             numbered = enumerate(zip(split, prefixes, strict=True), start=first)
             split = [self._splitter.begin(number, *both) for number, both in numbered]
@@ -150,17 +176,21 @@ class Translator:
                 alone.setdefault(line.pieces[0], []).append(number)
         found, loops = dict[Piece, list[Hypothesis]](), dict[Piece, Loop]()
         whole = dict[int, Translation]()
-        for piece, hypotheses in self._search_all(pieces, request, traces):
+        waiting, again = list[Piece](), list[_Found]()
+        for done, (piece, hypotheses) in enumerate(self._search_all(pieces, request, traces), 1):
             found[piece] = hypotheses
             loop = self._loop(piece, hypotheses[0])
             if loop is not None:
                 loops[piece] = loop
-                continue
-            # While the engine is at the next ones.
-            for number in alone.get(piece, ()):
-                whole[number] = self._join(split[number], [hypotheses], n_best, loops)
-        if loops:
-            self._leave_loops(found, loops, request)
+                waiting.append(piece)
+            else:  # while the engine is at the next ones
+                for number in alone.get(piece, ()):
+                    whole[number] = self._join(split[number], [hypotheses], n_best, loops)
+            left = len(pieces) - done
+            if waiting and (len(waiting) == _AGAIN or left in (len(pieces) // 8, 0)):
+                again.append(self._search_again(waiting, request))
+                waiting = []
+        found.update(itertools.chain.from_iterable(again))
         joined = [
             whole[number]
             if number in whole
@@ -265,18 +295,18 @@ class Translator:
 
     def _search_all(
         self, pieces: list[Piece], request: Request, traces: dict[Piece, SearchTrace]
-    ) -> Iterator[tuple[Piece, list[Hypothesis]]]:
-        """Every piece with its hypotheses, best first; one that keeps more spans is better."""
+    ) -> _Found:
+        """Every piece with its hypotheses, best first; one that keeps more spans is better.
+
+        The engine may begin with all of them at once.
+        """
         if self.search.sample:  # drawn, not chosen
-            yield from self._search(pieces, request, traces)
-            return
+            return self._search(pieces, request, traces)
         plain = self._search([piece for piece in pieces if not piece.spans], request, traces)
         # The whole beam for these, whatever n_best, so that the first result does not depend on it.
         whole = replace(request, n_best=self.search.most_results)
         marked = self._search([piece for piece in pieces if piece.spans], whole, traces)
-        yield from plain
-        for piece, hypotheses in marked:
-            yield piece, sorted(hypotheses, key=lambda h: len(self._lost(piece, h)))
+        return itertools.chain(plain, (self._keeping_spans(*each) for each in marked))
 
     def _loop(self, piece: Piece, best: Hypothesis) -> Loop | None:
         """The loop of the best hypothesis, with its text; None where it goes in no circles."""
@@ -292,25 +322,15 @@ class Translator:
             text = " ".join(self.tokenizer.pieces(phrase))
         return replace(loop, phrase=text)
 
-    def _leave_loops(
-        self,
-        found: dict[Piece, list[Hypothesis]],
-        loops: dict[Piece, Loop],
-        request: Request,
-    ) -> None:
-        """Search anew where the best goes in circles; what still does is cut."""
-        again = replace(request, no_repeat_ngram=NO_REPEAT)
-        for piece, hypotheses in self._search_all(list(loops), again, {}):
-            best = hypotheses[0]
-            loop = token_loop(piece.ids, best.tokens)
-            if loop is not None:
-                best = replace(
-                    best,
-                    tokens=without_loop(best.tokens, loop),
-                    token_log_probs=None,
-                    attention=None,
-                )
-            found[piece] = [best, *hypotheses[1:]]
+    def _search_again(self, pieces: list[Piece], request: Request) -> _Found:
+        """Pieces whose best goes in circles, searched anew; what still does is cut."""
+        request = replace(request, no_repeat_ngram=NO_REPEAT)
+        return (_without_loops(*each) for each in self._search_all(pieces, request, {}))
+
+    def _keeping_spans(
+        self, piece: Piece, hypotheses: list[Hypothesis]
+    ) -> tuple[Piece, list[Hypothesis]]:
+        return piece, sorted(hypotheses, key=lambda h: len(self._lost(piece, h)))
 
     def _lost(self, piece: Piece, hypothesis: Hypothesis) -> list[str]:
         text = self.tokenizer.decode_target(hypothesis.tokens, list(piece.spans))
@@ -318,13 +338,37 @@ class Translator:
 
     def _search(
         self, pieces: list[Piece], request: Request, traces: dict[Piece, SearchTrace]
-    ) -> Iterator[tuple[Piece, list[Hypothesis]]]:
+    ) -> _Found:
         if any(piece.prefix for piece in pieces):
             request = replace(request, prefixes=[piece.prefix for piece in pieces])
         if traces:
             request = replace(request, recorder=recorder_of([traces[piece] for piece in pieces]))
-        found = self.engine.search_each([piece.ids for piece in pieces], request)
-        return ((pieces[number], hypotheses) for number, hypotheses in found)
+        found = self.engine.search_each([piece.context + piece.ids for piece in pieces], request)
+        return (_without_context(pieces[number], hypotheses) for number, hypotheses in found)
+
+
+def _without_context(piece: Piece, hypotheses: list[Hypothesis]) -> tuple[Piece, list[Hypothesis]]:
+    """With the attention to the piece itself only."""
+    length = len(piece.context)
+    if not length:
+        return piece, hypotheses
+    return piece, [
+        found
+        if found.attention is None
+        else replace(found, attention=[row[length:] for row in found.attention])
+        for found in hypotheses
+    ]
+
+
+def _without_loops(piece: Piece, hypotheses: list[Hypothesis]) -> tuple[Piece, list[Hypothesis]]:
+    """With the phrase of its loop once in the best, if that goes in circles."""
+    best = hypotheses[0]
+    loop = token_loop(piece.ids, best.tokens)
+    if loop is None:
+        return piece, hypotheses
+    tokens = without_loop(best.tokens, loop)
+    best = replace(best, tokens=tokens, token_log_probs=None, attention=None)
+    return piece, [best, *hypotheses[1:]]
 
 
 def _together(chosen: Sequence[Hypothesis]) -> Hypothesis:

@@ -39,15 +39,16 @@ class Wanted:
     explain: bool = False
 
     def answers(self, translator: Translator, keys: Sequence[Key], first: int) -> list[Answer]:
-        """The answers to lines, each with what its translation begins with."""
-        prefixes = [prefix for _, prefix in keys]
+        """The answers to lines, each with what its translation begins with and its context."""
+        texts, prefixes, contexts = zip(*keys, strict=True) if keys else ((), (), ())
         found = translator.translate(
-            [text for text, _ in keys],
+            texts,
             self.n_best,
             prefixes if any(prefixes) else (),
             self.explain,
             self.explain,
             first,
+            contexts,
         )
         return [self.form.render(translation) for translation in found]
 

@@ -16,7 +16,7 @@ from dragoman.decoding.engine import Request
 from dragoman.decoding.native import NativeEngine
 from dragoman.errors import UserError
 from dragoman.inspection.head_summaries import FloatArray, HeadSummaries, summarize_heads
-from dragoman.model.folder import LoadedModel
+from dragoman.model.folder import LoadedTransformer
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: Final[tuple[Kind, ...]] = ("encoder", "decoder", "cross")
@@ -67,7 +67,7 @@ class SentenceAttention:
 
 
 def sentence_attention(
-    loaded: LoadedModel, text: str, target: str | None = None
+    loaded: LoadedTransformer, text: str, target: str | None = None
 ) -> SentenceAttention:
     """The attention of a model to a text and a translation, without one to the model's own.
 
@@ -103,7 +103,7 @@ def sentence_attention(
     )
 
 
-def _check_length(ids: Sequence[int], name: str, loaded: LoadedModel) -> None:
+def _check_length(ids: Sequence[int], name: str, loaded: LoadedTransformer) -> None:
     limit = loaded.config.model.max_positions - 1
     if len(ids) > limit:
         raise UserError(
@@ -112,7 +112,7 @@ def _check_length(ids: Sequence[int], name: str, loaded: LoadedModel) -> None:
         )
 
 
-def _translate(loaded: LoadedModel, source_ids: list[int]) -> list[int]:
+def _translate(loaded: LoadedTransformer, source_ids: list[int]) -> list[int]:
     """The whole text at once, as one sentence: what is split has no attention of its own."""
     request = Request(loaded.config.search)
     return NativeEngine(loaded).search([source_ids], request)[0][0].tokens
@@ -120,7 +120,7 @@ def _translate(loaded: LoadedModel, source_ids: list[int]) -> list[int]:
 
 @torch.inference_mode()
 def _weights(
-    loaded: LoadedModel, source_ids: list[int], target_ids: list[int]
+    loaded: LoadedTransformer, source_ids: list[int], target_ids: list[int]
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     device = loaded.model.embedding.weight.device
     source = torch.tensor([[*source_ids, Tokenizer.eos_id]], device=device)

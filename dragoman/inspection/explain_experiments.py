@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from dragoman.corpus.tokenizer import Tokenizer
-from dragoman.model.attention import causal_mask
 from dragoman.model.cache import LayerCache
-from dragoman.model.folder import LoadedModel
+from dragoman.model.folder import LoadedTransformer
 from dragoman.model.layout import PADDED
 from dragoman.model.transformer import DecoderLayer, Transformer
+from dragoman.model.windowed import Sight
 from dragoman.text.languages import base_code
 
 # Sentences whose words in reverse order are one that a reader understands too, and another.
@@ -23,7 +23,7 @@ _REVERSIBLE = {"en": "I love you", "zh": "我爱你", "ja": "私 は 君 が 好
 _SPACE = "\u2581"
 
 
-def order_experiment(loaded: LoadedModel, source_ids: list[int]) -> list[dict[str, Any]]:
+def order_experiment(loaded: LoadedTransformer, source_ids: list[int]) -> list[dict[str, Any]]:
     """Encode sentences with their words forwards and backwards, with positions and without.
 
     The first is a short example where there is one in the source language, the last the sentence
@@ -116,11 +116,11 @@ def look_ahead(
 def _decode(model: Transformer, source: Tensor, target_in: Tensor, masked: bool) -> Tensor:
     """The decoder's states with its mask or without, (1, T) -> (1, T, D)."""
     memory = model.encode(source)
-    mask = causal_mask(target_in.shape[1], target_in.device)
+    mask = Sight(causal=masked)
     x = model.embedding(target_in)
     for layer in model.decoder:
         assert isinstance(layer, DecoderLayer)
         cache = LayerCache(*layer.cross_attention.project_memory(memory, PADDED))
-        x = layer(x, cache, mask if masked else torch.ones_like(mask), None)
+        x = layer(x, cache, mask)
     states: Tensor = model.decoder_norm(x)
     return states

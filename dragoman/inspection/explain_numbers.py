@@ -22,7 +22,7 @@ from dragoman.decoding.step import translation_log_probs
 from dragoman.errors import UserError
 from dragoman.inspection.attention_maps import SentenceAttention, sentence_attention
 from dragoman.inspection.explain_experiments import look_ahead, order_experiment
-from dragoman.model.folder import LoadedModel
+from dragoman.model.folder import LoadedTransformer
 from dragoman.model.layout import PADDED
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
@@ -52,8 +52,17 @@ class Explained:
 
 
 @torch.inference_mode()
-def explain_sentence(loaded: LoadedModel, text: str) -> Explained:
-    """Follow a sentence through a model on a CPU. Raises UserError for a blank or a long one."""
+def explain_sentence(loaded: LoadedTransformer, text: str) -> Explained:
+    """Follow a sentence through a model on a CPU.
+
+    Raises UserError for a blank or a long sentence, and for a model of restricted self-attention.
+    """
+    if loaded.config.model.window is not None:
+        raise UserError(
+            "the page explains attention to the whole sentence; this model has model.window "
+            f"{loaded.config.model.window}",
+            "dragoman attend shows what every head of it attends to",
+        )
     loaded = _with_plain_search(loaded)
     model, tokenizer = loaded.model, loaded.tokenizer
     source_ids = tokenizer.encode_source(text.strip())[0]
@@ -85,14 +94,14 @@ def explain_sentence(loaded: LoadedModel, text: str) -> Explained:
     )
 
 
-def _with_plain_search(loaded: LoadedModel) -> LoadedModel:
+def _with_plain_search(loaded: LoadedTransformer) -> LoadedTransformer:
     """The model with a beam search that can be followed: nothing drawn, nothing ranked anew."""
     plain = {"sample": False, "mbr_samples": 0, "coverage_penalty": 0.0, "groups": 1}
     search = loaded.config.search.model_copy(update=plain)
     return replace(loaded, config=loaded.config.model_copy(update={"search": search}))
 
 
-def _search(loaded: LoadedModel, source_ids: list[int]) -> tuple[Hypothesis, SearchTrace]:
+def _search(loaded: LoadedTransformer, source_ids: list[int]) -> tuple[Hypothesis, SearchTrace]:
     trace = SearchTrace(loaded.tokenizer.pieces)
     request = Request(loaded.config.search, recorder=recorder_of([trace]))
     return NativeEngine(loaded).search([source_ids], request)[0][0], trace
@@ -228,7 +237,7 @@ def _next_subwords(
     return steps
 
 
-def _search_numbers(loaded: LoadedModel, best: Hypothesis, trace: SearchTrace) -> Numbers:
+def _search_numbers(loaded: LoadedTransformer, best: Hypothesis, trace: SearchTrace) -> Numbers:
     search = loaded.config.search
     return {
         "beam": search.beam,

@@ -21,7 +21,7 @@ from dragoman.inspection.self_contained import (
     page_part,
     self_contained,
 )
-from dragoman.model.folder import LoadedModel
+from dragoman.model.folder import LoadedTransformer
 from dragoman.text.languages import UNSPACED, base_code
 from dragoman.text.lines import atomic_write
 from dragoman.training.machine import machine_facts
@@ -32,7 +32,7 @@ WEIGHT_UNIT = 1000
 
 def write_explain_page(
     path: Path,
-    loaded: LoadedModel,
+    loaded: LoadedTransformer,
     explained: Explained,
     measured: list[MeasuredLayer],
     language: Language,
@@ -44,7 +44,7 @@ def write_explain_page(
 
 
 def explain_page(
-    loaded: LoadedModel,
+    loaded: LoadedTransformer,
     explained: Explained,
     measured: list[MeasuredLayer],
     language: Language,
@@ -85,7 +85,7 @@ def explain_page(
     )
 
 
-def _head(loaded: LoadedModel, explained: Explained, texts: Texts, parameters: int) -> str:
+def _head(loaded: LoadedTransformer, explained: Explained, texts: Texts, parameters: int) -> str:
     model, config = loaded.config.model, loaded.config
 
     def pair(term: str, text: str, language: str) -> str:

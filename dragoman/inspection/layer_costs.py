@@ -1,7 +1,6 @@
 """What a layer costs by the length of the sentence: Table 1 of the paper, measured.
 
-Shapes: N positions, D width, H heads, K width of a head, R reach of a restricted attention,
-B blocks of R positions.
+Shapes: N positions, D width, H heads, K width of a head, R reach of a restricted attention.
 """
 
 import math
@@ -14,11 +13,11 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
-from dragoman.model.attention import MultiHeadAttention, attention
+from dragoman.model.attention import MultiHeadAttention
 from dragoman.model.layout import PADDED
+from dragoman.model.windowed import Sight
 
 LayerKind = Literal[
     "self-attention", "explicit self-attention", "restricted self-attention", "recurrent",
@@ -68,11 +67,8 @@ class SelfAttentionLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(1, N, D) -> the same."""
         operands = self.inner.project_self(x, PADDED)
-        if self.reach is None:
-            return self.inner.attend(operands, None, PADDED, [] if self.explicit else None)
-        attended = restricted_attention(*operands, self.reach)
-        joined: Tensor = self.inner.out_projection(PADDED.join_heads(attended))
-        return joined
+        sight = Sight(window=self.reach)
+        return self.inner.attend(operands, sight, PADDED, [] if self.explicit else None)
 
 
 class RecurrentLayer(nn.Module):
@@ -111,31 +107,6 @@ def make_layer(kind: LayerKind, sizes: LayerSizes) -> nn.Module:
         "convolutional": lambda: ConvolutionalLayer(sizes),
     }
     return makers[kind]().eval()
-
-
-def restricted_attention(query: Tensor, key: Tensor, value: Tensor, reach: int) -> Tensor:
-    """Attention to positions at most `reach` away (section 4), in O(R N D) time and memory.
-
-    All (B, H, N, K). A block of R queries attends to its own block and both neighbors of it, masked
-    to the reach.
-    """
-    length = query.shape[-2]
-    spare = -length % reach
-    blocks = (length + spare) // reach
-    grouped = functional.pad(query, (0, 0, 0, spare)).unflatten(-2, (blocks, reach))
-
-    def neighbors(x: Tensor) -> Tensor:  # (B, H, N, K) -> (B, H, blocks, 3 R, K)
-        padded = functional.pad(x, (0, 0, reach, reach + spare))
-        return padded.unfold(-2, 3 * reach, reach).transpose(-2, -1)
-
-    place = torch.arange(reach, device=query.device)
-    other = torch.arange(-reach, 2 * reach, device=query.device)
-    near = (other - place[:, None]).abs() <= reach  # (R, 3 R)
-    start = torch.arange(blocks, device=query.device)[:, None] * reach
-    real = (start + other >= 0) & (start + other < length)  # (blocks, 3 R)
-    # Spare queries, whose results are cut off, attend to whatever is near.
-    attended = attention(grouped, neighbors(key), neighbors(value), near & real[:, None])
-    return attended.flatten(-3, -2)[..., :length, :]
 
 
 def table_operations(kind: LayerKind, length: int, sizes: LayerSizes) -> int:

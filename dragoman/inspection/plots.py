@@ -26,6 +26,7 @@ from dragoman.inspection.labels import (
 from dragoman.inspection.sheet import AttentionSheet
 from dragoman.inspection.training_log import FloatArray, TrainingLog, read_training_log
 from dragoman.text.lines import atomic_write
+from dragoman.training.progress import SCORES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,8 +85,7 @@ def curve_png(log_path: Path, path: Path, title: str = "") -> str:
     """Draw the course of a training run from its ``log.jsonl`` as a PNG.
 
     Three panels over the steps, with the time on top: loss and validation nll (nats a token; the
-    perplexity on the right), BLEU and chrF, learning rate. The validation with the lowest nll is
-    marked.
+    perplexity on the right), scores, learning rate. The validation with the lowest nll is marked.
 
     Returns a note for the person when the title cannot be drawn as it is written, else ``""``.
     Raises UserError for a missing, broken (``file:line``) or empty log, when matplotlib is missing
@@ -97,7 +97,7 @@ def curve_png(log_path: Path, path: Path, title: str = "") -> str:
 
     title = " ".join(title.split()) or "Training"
     lettering = choose_lettering([title])
-    scored = any(log.has("validation", name) for name in ("bleu", "chrf"))
+    scored = any(log.has("validation", name) for name in SCORES)
     ratios = [3.0, 1.8, 0.9] if scored else [3.0, 0.9]
     figure = Figure(figsize=(9.0, 1.2 + 1.15 * sum(ratios)), dpi=_DPI, layout="constrained")
     panels = list(figure.subplots(len(ratios), 1, sharex=True, squeeze=True, height_ratios=ratios))
@@ -189,15 +189,14 @@ def _perplexity_scale(axes: "Axes", lettering: Lettering) -> None:
 
 
 def _draw_scores(axes: "Axes", log: TrainingLog, lettering: Lettering) -> None:
-    for name, label, color in (("chrf", "chrF", _VIOLET), ("bleu", "BLEU", _GREEN)):
+    found = [name for name in SCORES if log.has("validation", name)]
+    for name, color in zip(found, (_GREEN, _VIOLET, _ORANGE), strict=False):
         steps, scores = log.column("validation", name)
-        if not steps.size:
-            continue
         axes.plot(steps, scores, "o-", color=color, linewidth=1.8, markersize=3.5)
         index = int(scores.argmax())
         axes.plot(steps[index], scores[index], "o", color="white", markeredgecolor=color, zorder=5)
         axes.annotate(
-            f"{label} {scores[index]:.1f}",
+            f"{SCORES[name]} {scores[index]:.1f}",
             (steps[index], scores[index]),
             xytext=(-6, 6),
             textcoords="offset points",

@@ -12,7 +12,7 @@ from dragoman.errors import UserError
 from dragoman.inspection.attention_maps import sentence_attention
 from dragoman.inspection.head_summaries import FloatArray
 from dragoman.inspection.labels import token_labels
-from dragoman.model.folder import LoadedModel
+from dragoman.model.folder import LoadedTransformer
 from dragoman.text.languages import UNSPACED, base_code
 
 _SHOWN = 12  # words in an error message
@@ -39,7 +39,7 @@ class WordAttention:
         return others
 
 
-def encoder_by_word(loaded: LoadedModel, text: str) -> tuple[tuple[str, ...], FloatArray]:
+def encoder_by_word(loaded: LoadedTransformer, text: str) -> tuple[tuple[str, ...], FloatArray]:
     """The words of a text with `</s>`, and the encoder's weights between them, (L, H, W, W).
 
     Columns are summed over the subwords of a word, rows are the mean of theirs. Raises UserError
@@ -59,7 +59,7 @@ def encoder_by_word(loaded: LoadedModel, text: str) -> tuple[tuple[str, ...], Fl
     return words, weights.astype(np.float32, copy=False)
 
 
-def word_attention(loaded: LoadedModel, text: str, word: str) -> list[WordAttention]:
+def word_attention(loaded: LoadedTransformer, text: str, word: str) -> list[WordAttention]:
     """The attention of a word, wherever it stands in the text; case and punctuation do not count.
 
     Raises UserError for a blank text, one longer than the model's positions, and one that does not

@@ -22,9 +22,10 @@ from dragoman.inspection.report_charts import Chart, Line, figure
 from dragoman.inspection.report_style import SCRIPT, STYLE
 from dragoman.inspection.report_tables import corpus_section, sample_section, table
 from dragoman.inspection.training_log import Record, TrainingLog, number, read_training_log
+from dragoman.model.description import title
 from dragoman.text.lines import atomic_write
 from dragoman.training.checkpoints import list_checkpoints
-from dragoman.training.progress import duration
+from dragoman.training.progress import SCORES, duration
 
 REPORT = "report.html"
 # So few points are shown as they are.
@@ -56,7 +57,7 @@ def training_report(folder: Path) -> str:
         )
     config = read_config(work / "config.toml")
     log = read_training_log(work / "log.jsonl")
-    languages = f"{config.source_language} → {config.target_language}"
+    languages = title(config).replace("->", "→")
     sections = [
         _head(languages, config, log),
         _curves(log),
@@ -108,8 +109,7 @@ def _head(languages: str, config: Config, log: TrainingLog) -> str:
         state = f"Not finished: step {log.last_step:,.0f}{done}, {duration(seconds)} so far."
     best = log.best()
     tiles = [
-        ("BLEU", _number(end, "bleu", "{:.2f}")),
-        ("chrF2", _number(end, "chrf", "{:.2f}")),
+        *((label, _number(end, name, "{:.2f}")) for name, label in SCORES.items()),
         ("perplexity, validation", _number(end, "perplexity", "{:.3f}") or _perplexity(best)),
         ("tokens/s, the whole run", _number(end, "tokens_per_second", "{:,.0f}")),
         ("tokens/s, updates alone", _median(log, "tokens_per_second", "{:,.0f}")),
@@ -155,18 +155,19 @@ def _curves(log: TrainingLog) -> str:
     nll = Line("validation nll", *log.column("validation", "nll"), 1, dots=True, exponential=True)
     lines = [Line("noise", steps, loss, 0, faint=True), Line("training loss", steps, smooth, 0)]
     charts = [Chart("Loss", "nats a token", [*lines, nll], from_zero=False, mark=mark)]
+    found = [name for name in SCORES if log.has("validation", name)]
     scores = [
-        Line("BLEU", *log.column("validation", "bleu"), 2, dots=True),
-        Line("chrF2", *log.column("validation", "chrf"), 3, dots=True),
+        Line(SCORES[name], *log.column("validation", name), tone, dots=True)
+        for tone, name in enumerate(found, start=2)
     ]
     charts.append(Chart("Scores at validation", "greedy, 0 to 100", scores))
-    for name, title, unit, tone in (
+    for name, label, unit, tone in (
         ("learning_rate", "Learning rate", "of the optimizer", 0),
         ("tokens_per_second", "Speed", "target tokens a second, updates alone", 2),
         ("utilization", "Utilization", "% of the matrix-product peak, updates alone", 3),
         ("gradient_norm", "Gradient norm", "before clipping", 1),
     ):
-        charts.append(Chart(title, unit, [Line(title, *log.column("train", name), tone)]))
+        charts.append(Chart(label, unit, [Line(label, *log.column("train", name), tone)]))
     clock = log.clock()
     drawn = "".join(
         chart.render(log.last_step, clock)
@@ -182,13 +183,15 @@ def _scores(log: TrainingLog) -> str:
         return ""
     rows = [
         [name, _number(end, field, "{:.2f}"), str(end.get(f"{field}_signature", ""))[:300]]
-        for name, field in (("BLEU", "bleu"), ("chrF2", "chrf"))
+        for field, name in SCORES.items()
+        if field in end
     ]
     rows.append(["perplexity", _number(end, "perplexity", "{:.3f}"), "a subword, unsmoothed"])
+    searched = f", beam {_number(end, 'beam', '{:.0f}')}" if "beam" in end else ""
+    counted = f", {_number(end, 'sentences', '{:,.0f}')} segments" if "sentences" in end else ""
     words = (
-        f"Validation data, {_number(end, 'sentences', '{:,.0f}')} segments, beam "
-        f"{_number(end, 'beam', '{:.0f}')}. These data chose the weights, so the scores flatter a "
-        "little."
+        f"Validation data{counted}{searched}. These data chose the weights, so the scores flatter "
+        "a little."
     )
     note = f"<p>Note: {escape(str(end['note'])[:1000])}.</p>" if end.get("note") else ""
     return (

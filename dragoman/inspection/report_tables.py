@@ -40,28 +40,37 @@ def table(head: list[str] | None, rows: list[list[str]], numbers: Sequence[int] 
 
 
 def sample_section(log: TrainingLog, source_language: str, target_language: str) -> str:
-    """What the translations of some validation sentences became, from validation to validation."""
-    samples: dict[tuple[str, str], list[tuple[float, str]]] = {}
+    """What the model made of some validation texts, from validation to validation.
+
+    The last text of a sample is what changes; the others are what it was made of.
+    """
+    samples: dict[tuple[tuple[str, str], ...], list[tuple[float, str]]] = {}
+    made = ""
     for record in log.records["validation"]:
-        for sample in _dicts(record.get("samples")):
-            key = _text(sample, "source"), _text(sample, "reference")
-            samples.setdefault(key, []).append((record["step"], _text(sample, "translation")))
+        for sample in filter(None, _dicts(record.get("samples"))):
+            *given, made = sample
+            key = tuple((name, _text(sample, name)) for name in given)
+            samples.setdefault(key, []).append((record["step"], _text(sample, made)))
     if not samples:
         return ""
     source, target = _language(source_language), _language(target_language)
     parts = []
-    for (text, reference), versions in list(samples.items())[:_SAMPLES]:
+    for given_texts, versions in list(samples.items())[:_SAMPLES]:
         rows = "".join(
             f'<tr><td class="number">{steps}</td>'
             f'<td class="text" dir="auto"{target}>{_shown(version)}</td></tr>'
             for steps, version in _changes(versions)
         )
+        terms = "".join(
+            f'<dt>{escape(name)}</dt><dd class="text" dir="auto"'
+            f"{source if name == 'source' else target}>{_shown(text)}</dd>\n"
+            for name, text in given_texts
+        )
         parts.append(f"""<div class="sample"><dl>
-<dt>source</dt><dd class="text" dir="auto"{source}>{_shown(text)}</dd>
-<dt>reference</dt><dd class="text" dir="auto"{target}>{_shown(reference)}</dd></dl>
-<table><thead><tr><th scope=col class="number">step</th><th scope=col>translation</th></tr></thead>
-<tbody>{rows}</tbody></table></div>""")
-    return "<h2>Sample translations over time</h2>\n" + "\n".join(parts)
+{terms}</dl>
+<table><thead><tr><th scope=col class="number">step</th><th scope=col>{escape(made)}</th></tr>
+</thead><tbody>{rows}</tbody></table></div>""")
+    return f"<h2>Samples over time: {escape(made)}</h2>\n" + "\n".join(parts)
 
 
 def _changes(versions: list[tuple[float, str]]) -> list[tuple[str, str]]:

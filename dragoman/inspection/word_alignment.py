@@ -21,8 +21,8 @@ from dragoman.decoding.alignment import attended_words
 from dragoman.decoding.rescoring import Forced
 from dragoman.decoding.step import pad_rows
 from dragoman.errors import UserError
+from dragoman.model.encoder_decoder import AttentionMaps
 from dragoman.model.folder import LoadedModel, load_model
-from dragoman.model.transformer import AttentionMaps
 from dragoman.text.languages import UNSPACED, base_code
 from dragoman.text.protect import Masked, mask_pair, unmask
 from dragoman.training.precision import choose_device
@@ -106,22 +106,20 @@ class WordAligner:
 
     def heads(self) -> list[AlignmentHead]:
         """All there are: every head of every layer and their mean, writing and reading."""
-        model = self.config.model
-        layers, heads = range(1, model.decoder_layers + 1), range(model.heads + 1)
+        layers, heads = self.model.attends
         return [
             AlignmentHead(*both, reading)
-            for both in itertools.product(layers, heads)
+            for both in itertools.product(range(1, layers + 1), range(heads + 1))
             for reading in (False, True)
         ]
 
     def checked(self, head: AlignmentHead) -> AlignmentHead:
         """The same head. Raises UserError when the model has no such one."""
-        model = self.config.model
+        layers, heads = self.model.attends
         if head not in self.heads():
             raise UserError(
                 f"this model has no {head}",
-                f"it has layers 1 to {model.decoder_layers} and heads 1 to {model.heads}; "
-                "0 is their mean",
+                f"it has layers 1 to {layers} and heads 1 to {heads}; 0 is their mean",
             )
         return head
 

@@ -1,6 +1,7 @@
 """Attention: scaled dot-product (section 3.2.1) and multi-head (section 3.2.2).
 
-Shapes: B batch, H heads, Q queries, M keys and values, K d_k, W d_v, D d_model.
+Shapes: B batch, H heads, Q queries, M keys and values, K d_k, W d_v, D d_model, N positions of a
+self-attention.
 """
 
 import math
@@ -13,6 +14,7 @@ from torch.nn import functional
 from dragoman.model.fused import ragged_attention
 from dragoman.model.layers import Linear, dropout
 from dragoman.model.layout import Layout, Ragged
+from dragoman.model.windowed import Operands, Sight, compiled_flex, from_blocks
 
 # On a CPU two batched matrix products beat the fused kernel up to about this many scores a head,
 # above it the fused kernel's O(n) memory wins.
@@ -83,6 +85,28 @@ def _explicit_is_faster(query: Tensor, key: Tensor) -> bool:
     return query.device.type == "cpu" and query.shape[-2] * key.shape[-2] <= _EXPLICIT_SCORES
 
 
+def self_attention(operands: Operands, sight: Sight, dropout_rate: float = 0.0) -> Tensor:
+    """Attention of N positions to those among them that each may see: (B, H, N, .) -> the same.
+
+    What is long makes no matrix of N x N, neither of weights nor of a mask, unless weights are
+    dropped and there is no window.
+    """
+    query, key, value = operands
+    length, device = query.shape[-2], query.device
+    if sight.wide or _explicit_is_faster(query, key):
+        return attention(*operands, sight.matrix(length, device), dropout_rate=dropout_rate)
+    if sight.window is None:
+        return functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, dropout_p=dropout_rate
+        )
+    flex = compiled_flex()
+    if sight.flex is not None and flex is not None and dropout_rate == 0.0:
+        return flex(query, key, value, block_mask=sight.flex)
+    mask = sight.blocks(length, device).expand(len(query), -1, -1, -1).flatten(0, 1)[:, None]
+    output = attention(*sight.in_blocks(operands), mask, dropout_rate=dropout_rate)
+    return from_blocks(output, len(query), length)
+
+
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, ..., head_h) W^O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V).
 
@@ -147,8 +171,8 @@ class MultiHeadAttention(nn.Module):
 
     def attend(
         self,
-        operands: tuple[Tensor, Tensor, Tensor],
-        mask: Tensor | None,
+        operands: Operands,
+        mask: Tensor | Sight | None,
         layout: Layout,
         maps: list[Tensor] | None,
     ) -> Tensor:
@@ -157,11 +181,15 @@ class MultiHeadAttention(nn.Module):
         layout is that of the queries; the weights are appended to maps when it is a list.
         """
         rate = self.dropout_rate if self.training else 0.0
-        if maps is None:
-            output = attention(*operands, mask, dropout_rate=rate)
-        else:
+        if maps is not None:
+            if isinstance(mask, Sight):
+                mask = mask.matrix(operands[0].shape[-2], operands[0].device)
             output, weights = attention(*operands, mask, dropout_rate=rate, return_weights=True)
             maps.append(weights)
+        elif isinstance(mask, Sight):
+            output = self_attention(operands, mask, rate)
+        else:
+            output = attention(*operands, mask, dropout_rate=rate)
         joined: Tensor = self.out_projection(layout.join_heads(output))
         return joined
 

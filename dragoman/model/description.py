@@ -4,8 +4,9 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from dragoman.config import Config, read_config
+from dragoman.config import Config, ModelConfig, read_config
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.errors import UserError
 
@@ -15,6 +16,8 @@ WEIGHTS, SETTINGS, TOKENIZER, CARD = (
     "tokenizer.model",
     "README.md",
 )
+# Settings of [model] that the first models did not have.
+_LATER = ("kind", "kernel_width", "window")
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,75 @@ class ModelDescription:
         return self.config.checksums.weights or file_digest(self.folder / WEIGHTS)
 
 
-def describe(folder: Path) -> ModelDescription:
-    """Open a model folder but for its weights. Raises UserError naming what is wrong with it."""
+class Kind(NamedTuple):
+    """What a model of a task is called, and the commands that use and measure it."""
+
+    noun: str
+    use: str
+    measure: str
+
+
+KINDS = {
+    "translation": Kind(
+        "a translation model",
+        "dragoman translate --model DIR",
+        "dragoman evaluate --model DIR --source FILE --reference FILE",
+    ),
+    "lm": Kind(
+        "a language model", "dragoman generate --model DIR", "dragoman perplexity --model DIR FILE"
+    ),
+    "mlm": Kind("a masked language model", "dragoman fill --model DIR TEXT", ""),
+    "classification": Kind(
+        "a classifier",
+        "dragoman classify --model DIR FILE",
+        "dragoman classify --model DIR --data FILE",
+    ),
+    "parsing": Kind(
+        "a parser", "dragoman parse --model DIR TEXT", "dragoman parse --model DIR --gold FILE"
+    ),
+}
+
+
+def title(config: Config) -> str:
+    """A model's name for a person: `en -> de`, `a language model (en)`."""
+    source, target = config.source_language, config.target_language
+    if config.task == "translation":
+        return f"{source} -> {target}"
+    noun = KINDS[config.task].noun
+    return noun if target == "target" else f"{noun} ({target})"
+
+
+def stacks(config: Config) -> dict[str, int]:
+    """The stacks of a model by name, and how many layers each has."""
+    every = {"encoder": config.model.encoder_layers, "decoder": config.model.decoder_layers}
+    match config.task:
+        case "lm":
+            del every["encoder"]
+        case "mlm" | "classification":
+            del every["decoder"]
+    return every
+
+
+def sizes(config: Config) -> str:
+    """The kind of a model and its widths for a person."""
+    model = config.model
+    match model.kind:
+        case "transformer":
+            return (
+                f"d_model {model.d_model}, d_ff {model.d_ff}, {model.heads} heads "
+                f"(d_k {model.key_width}, d_v {model.value_width}), {model.norm}-norm"
+            )
+        case "convolutional":
+            return f"convolutional, d_model {model.d_model}, kernel width {model.kernel_width}"
+        case recurrent:
+            return f"{recurrent}, d_model {model.d_model}"
+
+
+def describe(folder: Path, *tasks: str) -> ModelDescription:
+    """Open a model folder but for its weights, of these tasks only where some are given.
+
+    Raises UserError naming what is wrong with it, or what it is a model of.
+    """
     missing = [name for name in (WEIGHTS, SETTINGS, TOKENIZER) if not (folder / name).is_file()]
     if missing:
         what = f"no model: {', '.join(missing)} missing"
@@ -44,13 +114,29 @@ def describe(folder: Path) -> ModelDescription:
             f"{folder / SETTINGS}: its section [model] was changed",
             "set it back; if the change is meant, delete [checksums] there",
         )
+    if tasks and config.task not in tasks:
+        noun, use, _ = KINDS[config.task]
+        wanted = " or ".join(KINDS[task].noun for task in tasks)
+        raise UserError(f"{folder}: is {noun}, not {wanted}", f"it is for: {use}")
     verify(folder / TOKENIZER, config.checksums.tokenizer)
     return ModelDescription(folder, config, Tokenizer.load(folder / TOKENIZER))
 
 
 def model_digest(config: Config) -> str:
     """SHA-256 of the section model of the configuration."""
-    return digest(json.dumps(config.model.model_dump(), sort_keys=True).encode())
+    return digest(json.dumps(model_settings(config), sort_keys=True).encode())
+
+
+def model_settings(config: Config) -> dict[str, Any]:
+    """The section model of the configuration.
+
+    Settings that came after the first models are in it only where they are set, so that a folder
+    or a checkpoint from before stays what it was.
+    """
+    settings = config.model.model_dump()
+    defaults = ModelConfig().model_dump()
+    unset = {name for name in _LATER if settings[name] == defaults[name]}
+    return {name: value for name, value in settings.items() if name not in unset}
 
 
 def digest(content: bytes) -> str:

@@ -58,18 +58,25 @@ class Embedding(nn.Module):
         """
         return self._sum(ids, self.positions[: ids.shape[1]])
 
-    def at(self, ids: Tensor, position: int) -> Tensor:
-        """(B, N) ids that all stand at one position (the beams of a sentence) -> (B, N, D)."""
+    def at(self, ids: Tensor, position: int | Tensor) -> Tensor:
+        """(B, N) ids that stand at one position, or each at its own, (B, N) -> (B, N, D)."""
         return self._sum(ids, self.positions[position])
+
+    def without_positions(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, D) for a model that knows where it is."""
+        tokens = self._scaled(ids).to(self.compute_dtype)
+        return dropout(tokens, self.dropout_rate if self.training else 0.0)
 
     def rows(self, packed: Packed) -> Tensor:
         """The same as packed rows: (R, D)."""
         return self._sum(packed.ids, self.positions.index_select(0, packed.positions))
 
     def _sum(self, ids: Tensor, positions: Tensor) -> Tensor:
-        tokens = functional.embedding(ids, self.weight) * math.sqrt(self.weight.shape[1])
-        total = (tokens + positions).to(self.compute_dtype)
+        total = (self._scaled(ids) + positions).to(self.compute_dtype)
         return dropout(total, self.dropout_rate if self.training else 0.0)
+
+    def _scaled(self, ids: Tensor) -> Tensor:
+        return functional.embedding(ids, self.weight) * math.sqrt(self.weight.shape[1])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The tied output layer: (..., D) -> (..., V)."""

@@ -1,7 +1,9 @@
 """A model is a folder: model.safetensors, config.toml, tokenizer.model, README.md."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -11,6 +13,7 @@ from torch import Tensor
 from dragoman.config import Checksums, Config, config_to_toml
 from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.errors import UserError
+from dragoman.model.assembly import build_model
 from dragoman.model.description import (
     CARD,
     SETTINGS,
@@ -21,6 +24,7 @@ from dragoman.model.description import (
     model_digest,
     verify,
 )
+from dragoman.model.encoder_decoder import EncoderDecoder
 from dragoman.model.sequence_model import SequenceModel
 from dragoman.model.transformer import Transformer
 from dragoman.text.lines import atomic_write
@@ -30,13 +34,27 @@ _COPY = "copy the model's folder again"
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class Loaded:
     """A model folder in memory; folder is None for a model that is in memory only."""
 
     config: Config
     tokenizer: Tokenizer
-    model: Transformer
+    model: SequenceModel
     folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class LoadedModel(Loaded):
+    """One that goes from a source to a target."""
+
+    model: EncoderDecoder
+
+
+@dataclass(frozen=True)
+class LoadedTransformer(LoadedModel):
+    """One with the attention of the paper."""
+
+    model: Transformer
 
 
 def save_model(
@@ -63,17 +81,41 @@ def save_model(
             stream.write(content)
 
 
-def load_model(folder: Path, device: torch.device | None = None) -> LoadedModel:
-    """Read a model folder, in evaluation mode. Raises UserError naming what is wrong with it."""
-    description = describe(folder)
+def load_model(
+    folder: Path, device: torch.device | None = None, task: str = "translation"
+) -> LoadedModel:
+    """Read the folder of a model with encoder and decoder; see `load_any`."""
+    loaded = load_any(folder, (task,), device)
+    model = cast(EncoderDecoder, loaded.model)
+    return LoadedModel(loaded.config, loaded.tokenizer, model, folder)
+
+
+def load_transformer(folder: Path, device: torch.device | None = None) -> LoadedTransformer:
+    """The same, of a Transformer alone. Raises UserError for a model of another kind."""
+    loaded = load_model(folder, device)
+    if not isinstance(loaded.model, Transformer):
+        raise UserError(
+            f"{folder}: model.kind is {loaded.config.model.kind}, and this shows the parts of a "
+            "transformer",
+            "dragoman align shows what every kind of model attends to",
+        )
+    return LoadedTransformer(loaded.config, loaded.tokenizer, loaded.model, folder)
+
+
+def load_any(folder: Path, tasks: Sequence[str] = (), device: torch.device | None = None) -> Loaded:
+    """Read a model folder, in evaluation mode, of these tasks only where some are given.
+
+    Raises UserError naming what is wrong with it, or what it is a model of.
+    """
+    description = describe(folder, *tasks)
     config, tokenizer = description.config, description.tokenizer
     with torch.device("meta"):  # shapes without memory: the settings may be those of a giant
-        expected = Transformer(config.model, tokenizer.vocabulary_size).state_dict()
+        expected = build_model(config, tokenizer.vocabulary_size).state_dict()
     check_weights(expected, folder / WEIGHTS)
     verify(folder / WEIGHTS, config.checksums.weights)
-    model = Transformer(config.model, tokenizer.vocabulary_size)
+    model = build_model(config, tokenizer.vocabulary_size)
     load_weights(model, folder / WEIGHTS)
-    return LoadedModel(config, tokenizer, model.to(device or torch.device("cpu")).eval(), folder)
+    return Loaded(config, tokenizer, model.to(device or torch.device("cpu")).eval(), folder)
 
 
 def check_weights(expected: dict[str, Tensor], path: Path) -> None:

@@ -17,7 +17,8 @@ from dragoman.model.kernels import kernels
 from dragoman.model.layout import Ragged
 
 
-def _seed(rate: float) -> int:
+def draw_seed(rate: float) -> int:
+    """Of the decisions of a dropout, from PyTorch's generator; 0 where none are made."""
     if rate == 0.0:
         return 0
     return int(torch.empty((), dtype=torch.int64).random_())
@@ -26,7 +27,7 @@ def _seed(rate: float) -> int:
 class _AddDropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor | None, y: Tensor, rate: float) -> Tensor:
-        ctx.rate, ctx.seed, ctx.added = rate, _seed(rate), x is not None
+        ctx.rate, ctx.seed, ctx.added = rate, draw_seed(rate), x is not None
         y, x = y.contiguous(), None if x is None else x.contiguous()
         output = torch.empty_like(y)
         kernels().call("add_dropout", y.dtype, y.numel(), x, y, rate, ctx.seed, output)
@@ -47,7 +48,7 @@ class _ReluDropout(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, rate: float) -> Tensor:
         ctx.rate, x = rate, x.contiguous()
         output = torch.empty_like(x)
-        kernels().call("relu_dropout", x.dtype, x.numel(), x, rate, _seed(rate), output)
+        kernels().call("relu_dropout", x.dtype, x.numel(), x, rate, draw_seed(rate), output)
         ctx.save_for_backward(output)
         return output
 
@@ -103,7 +104,7 @@ class _RaggedAttention(torch.autograd.Function):
     ) -> Tensor:
         queries = queries.contiguous()
         memory = None if memory is None else memory.contiguous()
-        ctx.ragged, ctx.heads, ctx.rate, ctx.seed = ragged, heads, rate, _seed(rate)
+        ctx.ragged, ctx.heads, ctx.rate, ctx.seed = ragged, heads, rate, draw_seed(rate)
         rows, features = queries.shape
         width = features if memory is not None else features // 3
         output = queries.new_empty(rows, width)

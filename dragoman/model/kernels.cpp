@@ -4,37 +4,9 @@
 // and holds every function against PyTorch. Shapes: R rows, D features, H heads, K head width,
 // V vocabulary. T is bfloat16 or float; all arithmetic is in float32. Widths are multiples of 16.
 
-#include "vectors.h"
+#include "rows.h"
 
 namespace {
-
-// Random words of a position: a multiplicative hash whose constants depend on the seed. Half a word
-// decides about an element, so that the rate is rounded to a multiple of 1/65536.
-struct Chance {
-  uint32_t offset, factor, threshold;
-  float scale;
-  Chance(uint64_t seed, float rate)
-      : offset(uint32_t(seed)), factor((0x7feb352dU ^ (uint32_t(seed >> 32) << 1)) | 1U),
-        threshold(uint32_t(std::min(std::lround(rate * 65536.0), 65535L))),
-        scale(65536.0f / float(65536 - threshold)) {}
-  bool drops() const { return threshold > 0; }
-  template <class U>
-  U mix(U x) const {
-    x = x * 0x9e3779b1U + offset;
-    x ^= x >> 16;
-    x *= factor;
-    x ^= x >> 15;
-    x *= 0x846ca68bU;
-    return x ^ (x >> 16);
-  }
-  words draw(uint32_t position) const {
-    return mix(words{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + position);
-  }
-  // x * scale where half a random word, drawn, says keep; else 0.
-  vec keep(vec x, words drawn) const {
-    return where(reinterpret_cast<const ints&>((const words&)(drawn >= threshold)), x * scale);
-  }
-};
 
 // Every vector of n elements: change(index, vector's own half of its random words).
 template <class Change>
@@ -253,18 +225,7 @@ void layer_norm(int64_t rows, int width, float epsilon, const T* x, const float*
                 const float* bias, T* output, float* statistics) {
 #pragma omp parallel for schedule(static)
   for (int64_t r = 0; r < rows; r++) {
-    const T* row = x + r * width;
-    vec total = {}, squares = {};
-    for (int k = 0; k < width; k += W) total += load(row + k);
-    const float mean = sum(total) / width;
-    for (int k = 0; k < width; k += W) {
-      vec centered = load(row + k) - mean;
-      squares += centered * centered;
-    }
-    const float inverse = 1.0f / std::sqrt(sum(squares) / width + epsilon);
-    statistics[2 * r] = mean, statistics[2 * r + 1] = inverse;
-    for (int k = 0; k < width; k += W)
-      store(output + r * width + k, (load(row + k) - mean) * inverse * load(weight + k) + load(bias + k));
+    normalize(width, epsilon, x + r * width, weight, bias, output + r * width, statistics + 2 * r);
   }
 }
 
@@ -279,21 +240,8 @@ void layer_norm_backward(int64_t rows, int width, const T* x, const float* weigh
     float* own = partial.data() + size_t(omp_get_thread_num()) * 2 * width;
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
-      const T *row = x + r * width, *change = gradient + r * width;
-      const float mean = statistics[2 * r], inverse = statistics[2 * r + 1];
-      vec plain = {}, along = {};
-      for (int k = 0; k < width; k += W) {
-        vec g = load(change + k), hat = (load(row + k) - mean) * inverse, weighted = g * load(weight + k);
-        plain += weighted;
-        along += weighted * hat;
-        store(own + k, load(own + k) + g * hat);
-        store(own + width + k, load(own + width + k) + g);
-      }
-      const float first = sum(plain) / width, second = sum(along) / width;
-      for (int k = 0; k < width; k += W) {
-        vec hat = (load(row + k) - mean) * inverse, weighted = load(change + k) * load(weight + k);
-        store(result + r * width + k, (weighted - first - hat * second) * inverse);
-      }
+      normalize_backward<T>(width, x + r * width, weight, statistics + 2 * r, gradient + r * width, nullptr,
+                            result + r * width, own);
     }
   }
   for (int k = 0; k < width; k++) {

@@ -1,4 +1,4 @@
-"""The functions of kernels.cpp and decoding.cpp, called through ctypes.
+"""The functions of kernels.cpp, decoding.cpp and products.cpp, called through ctypes.
 
 They are compiled once a machine and held against PyTorch.
 
@@ -28,7 +28,7 @@ _FLAGS = (
     *("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++17"),
     *("-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"),
 )
-_SOURCES = ("vectors.h", "kernels.cpp", "decoding.cpp")
+_SOURCES = ("vectors.h", "rows.h", "kernels.cpp", "decoding.cpp", "products.cpp")
 _SUFFIX = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _INT, _LONG, _FLOAT, _SEED = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_uint64
 _POINTER = ctypes.c_void_p
@@ -55,6 +55,7 @@ class Kernels:
 
     library: ctypes.CDLL | None
     reason: str
+    matrix_units: bool = False  # whether products.cpp can compute
 
     def call(self, name: str, dtype: torch.dtype, *arguments: Tensor | int | float | None) -> None:
         """Call a function of kernels.cpp on tensors (by address) and numbers."""
@@ -77,9 +78,12 @@ def kernels() -> Kernels:
             for suffix in _SUFFIX.values():
                 function = getattr(library, f"{name}_{suffix}")
                 function.argtypes, function.restype = arguments, None
+        for function in (library.linear_forward, library.linear_backward):
+            function.argtypes, function.restype = [_POINTER], None
+        units = bool(library.matrix_units())
     except (OSError, AttributeError, subprocess.SubprocessError) as error:
         return Kernels(None, f"compiling them failed: {_first_line(error)}")
-    found = Kernels(library, "")
+    found = Kernels(library, "", units)
     return found if _agree(found) else Kernels(None, "what the compiler made of them is wrong")
 
 

@@ -24,6 +24,8 @@ from dragoman.model.transformer import DecoderLayer, Transformer
 # 10 ms to prepare each new number of rows; and in float32 the sums of a product of fewer than 16
 # rows are added up in another order.
 _FLOAT32, _FEW, _MANY, _SOURCE_ROWS = 16, 64, 128, 512
+# The kernels hold the weights of a sentence, 4 MB at this length; they are exact beside others.
+_LONGEST_ROWS = 1024
 
 
 @dataclass
@@ -43,11 +45,8 @@ class RowCache:
     starts: Tensor  # (B,), a sentence's first row of the packed source
     lengths: Tensor  # (B,)
     ancestors: Tensor  # (R, T) int32, row of each step that the row goes on from
-
-    @property
-    def step(self) -> int:
-        """Steps done."""
-        return self.ancestors.shape[1]
+    window: int | None  # the most steps before its own that a step sees, and T holds
+    step: int = 0  # steps done
 
     def reorder(self, rows: Tensor) -> None:
         """Row i of the next step continues row rows[i]; sentences that are not named leave."""
@@ -59,7 +58,9 @@ class RowCache:
     def advance(self) -> Tensor:
         """Give every row its own place in the next step, and return the table, (R, T + 1)."""
         own = torch.arange(len(self.ancestors), dtype=torch.int32)
-        self.ancestors = torch.cat([self.ancestors, own[:, None]], dim=1)
+        past = self.ancestors if self.window is None else self.ancestors[:, -self.window :]
+        self.ancestors = torch.cat([past, own[:, None]], dim=1)
+        self.step += 1
         return self.ancestors
 
 
@@ -77,11 +78,11 @@ def possible(model: Transformer) -> bool:
 def start(model: Transformer, source: Tensor, beams: int) -> RowCache:
     """Encode (B, S), padded with 0 at the end, and make the cache of N beams a sentence."""
     packed = Packed(source, _SOURCE_ROWS if source.numel() > 4 * _SOURCE_ROWS else _FEW)
-    memory = model.encode_rows(packed)
+    memory = model.encode_rows(source, packed, _LONGEST_ROWS)
     layers = [_LayerRows(layer.cross_attention.memory_rows(memory)) for layer in _layers(model)]
     starts = packed.starts
     nothing = torch.zeros(len(source) * beams, 0, dtype=torch.int32)
-    return RowCache(beams, layers, starts[:-1], starts.diff(), nothing)
+    return RowCache(beams, layers, starts[:-1], starts.diff(), nothing, model.config.window)
 
 
 def step_states(model: Transformer, ids: Tensor, cache: RowCache) -> Tensor:
@@ -107,6 +108,7 @@ def _padded(rows: int, dtype: torch.dtype) -> int:
 def _layer_step(layer: DecoderLayer, x: Tensor, rows: _LayerRows, cache: RowCache) -> Tensor:
     attention = layer.self_attention
     rows.past.append(attention.in_projection(layer.self_residual.before(x)))
+    del rows.past[: -cache.ancestors.shape[1]]
     x = layer.self_residual.after(x, _attend_past(attention, rows.past, cache))
     attention = layer.cross_attention
     query = attention.query_rows(layer.cross_residual.before(x))

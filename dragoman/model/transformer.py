@@ -10,24 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
-from dragoman.model.attention import MultiHeadAttention, causal_mask
-from dragoman.model.cache import DecoderCache, LayerCache
+from dragoman.model.attention import MultiHeadAttention
+from dragoman.model.cache import DecoderCache, LayerCache, Past
+from dragoman.model.encoder_decoder import AttentionMaps, EncoderDecoder
 from dragoman.model.kernels import WIDTH, usable
 from dragoman.model.layers import FeedForward, LayerNorm, Residual
 from dragoman.model.layout import PADDED, Layout, Packed, Ragged
-from dragoman.model.sequence_model import SequenceModel, padding_mask
+from dragoman.model.sequence_model import padding_mask
+from dragoman.model.sublayers import attend, memory_rows, transform
+from dragoman.model.windowed import Sight
 
 # Longer sentences than this are for matrix products: their units outrun vectors.
 _RAGGED_LENGTH = 256
-
-
-@dataclass(frozen=True)
-class AttentionMaps:
-    """Attention weights by layer, each (B, H, queries, keys)."""
-
-    encoder: list[Tensor]
-    decoder: list[Tensor]
-    cross: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -60,20 +54,22 @@ class EncoderLayer(nn.Module):
     def forward(
         self,
         x: Tensor,
-        mask: Tensor | Ragged | None,
+        mask: Tensor | Sight | Ragged | None,
         layout: Layout = PADDED,
         maps: list[Tensor] | None = None,
+        past: Past | None = None,
     ) -> Tensor:
-        """(..., D) -> (..., D), by default (B, S, D); mask (B or 1, 1, S or 1, S)."""
-        normed = self.self_residual.before(x)
+        """(..., D) -> (..., D), by default (B, S, D); mask, a tensor: (B or 1, 1, S or 1, S)."""
         if isinstance(mask, Ragged):
-            attended = self.self_attention.attend_rows(normed, None, mask)
+            x = attend(x, self.self_residual, self.self_attention, None, mask)
         else:
-            operands = self.self_attention.project_self(normed, layout)
+            operands = self.self_attention.project_self(self.self_residual.before(x), layout)
+            if past is not None:  # mask (B, 1, T, C) is of all that is in it then
+                assert isinstance(mask, Tensor)
+                operands = operands[0], *past.append(*operands[1:], mask.shape[-1])
             attended = self.self_attention.attend(operands, mask, layout, maps)
-        x = self.self_residual.after(x, attended)
-        transformed = self.feed_forward(self.feed_forward_residual.before(x))
-        return self.feed_forward_residual.after(x, transformed)
+            x = self.self_residual.after(x, attended)
+        return transform(x, self.feed_forward_residual, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
@@ -93,7 +89,7 @@ class DecoderLayer(nn.Module):
         self,
         x: Tensor,
         memory: "LayerCache | RaggedMemory",
-        self_mask: Tensor | None = None,
+        self_mask: Tensor | Sight | None = None,
         source_mask: Tensor | None = None,
         cached: bool = False,
         layout: Layout = PADDED,
@@ -101,18 +97,17 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """(..., D) -> (..., D), by default (B, T, D).
 
-        cached: x is one step and attends to all steps before it.
+        cached: x is one step; self_mask, (B, 1, N, C), is of the last C slots of the cache.
         """
         if isinstance(memory, RaggedMemory):
-            normed = self.self_residual.before(x)
-            attended = self.self_attention.attend_rows(normed, None, memory.own)
-            x = self.self_residual.after(x, attended)
-            normed = self.cross_residual.before(x)
-            attended = self.cross_attention.attend_rows(normed, memory.rows, memory.across)
+            x = attend(x, self.self_residual, self.self_attention, None, memory.own)
+            x = attend(x, self.cross_residual, self.cross_attention, memory.rows, memory.across)
         else:
             operands = self.self_attention.project_self(self.self_residual.before(x), layout)
             if cached:
-                operands = (operands[0], *memory.append(*operands[1:]))
+                assert isinstance(self_mask, Tensor)
+                past = memory.append(*operands[1:], self_mask.shape[-1])
+                operands = (operands[0], *past)
             attended = self.self_attention.attend(
                 operands, self_mask, layout, maps.decoder if maps else None
             )
@@ -122,9 +117,8 @@ class DecoderLayer(nn.Module):
             attended = self.cross_attention.attend(
                 operands, source_mask, layout, maps.cross if maps else None
             )
-        x = self.cross_residual.after(x, attended)
-        transformed = self.feed_forward(self.feed_forward_residual.before(x))
-        return self.feed_forward_residual.after(x, transformed)
+            x = self.cross_residual.after(x, attended)
+        return transform(x, self.feed_forward_residual, self.feed_forward)
 
 
 def final_norm(config: ModelConfig) -> nn.Module:
@@ -132,13 +126,16 @@ def final_norm(config: ModelConfig) -> nn.Module:
     return LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
 
 
-def kernels_attend(config: ModelConfig, longest: int, tensor: Tensor) -> bool:
+def kernels_attend(
+    config: ModelConfig, longest: int, tensor: Tensor, limit: int = _RAGGED_LENGTH
+) -> bool:
     """Whether attention in one pass over packed rows is possible, and faster than products.
 
-    longest: in tokens, of the sentences; tensor: one of the model's.
+    longest: in tokens, of the sentences, at most limit; tensor: one of the model's.
     """
     return (
-        longest <= _RAGGED_LENGTH
+        longest <= limit
+        and (config.window is None or config.window >= longest - 1)
         and config.key_width == config.value_width
         and config.key_width % WIDTH == 0
         and config.d_model % WIDTH == 0
@@ -146,7 +143,7 @@ def kernels_attend(config: ModelConfig, longest: int, tensor: Tensor) -> bool:
     )
 
 
-class Transformer(SequenceModel):
+class Transformer(EncoderDecoder):
     """The encoder-decoder of Figure 1, for token ids padded with 0.
 
     Masks are made here from the ids. One embedding matrix serves source, target and output
@@ -160,13 +157,9 @@ class Transformer(SequenceModel):
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.decoder_layers))
         self.decoder_norm = final_norm(config)
 
-    def hidden(self, source: Tensor, target_in: Tensor) -> Tensor:
-        """What the output layer reads: (B, S), (B, T) -> (B, T, D)."""
-        return self.decode(target_in, self.encode(source), source)
-
     def encode(self, source: Tensor, maps: AttentionMaps | None = None) -> Tensor:
         """(B, S) -> memory (B, S, D)."""
-        mask = padding_mask(source)
+        mask = Sight.of(source, False, self.config.window)
         x = self.embedding(source)
         for layer in self.encoder:
             x = layer(x, mask, maps=maps.encoder if maps else None)
@@ -177,7 +170,7 @@ class Transformer(SequenceModel):
         self, target_in: Tensor, memory: Tensor, source: Tensor, maps: AttentionMaps | None = None
     ) -> Tensor:
         """Teacher-forced decoder states: (B, T), (B, S, D), (B, S) -> (B, T, D)."""
-        mask = causal_mask(target_in.shape[1], target_in.device)
+        mask = Sight.of(target_in, True, self.config.window)
         source_mask = padding_mask(source)
         x = self.embedding(target_in)
         for layer in self._decoder_layers():
@@ -189,40 +182,46 @@ class Transformer(SequenceModel):
     def packed_hidden(self, source: Tensor, target_in: Tensor) -> tuple[Tensor, Packed]:
         """What `hidden` gives, as packed rows (R, D), and how target_in was packed."""
         source_layout, target_layout = Packed(source), Packed(target_in)
+        memory = self.encode_rows(source, source_layout)
         longest = max(source.shape[1], target_in.shape[1])
         if kernels_attend(self.config, longest, self.embedding.weight):
-            return self._ragged_hidden(source_layout, target_layout), target_layout
+            return self._ragged_states(memory, source_layout, target_layout), target_layout
         source_mask = padding_mask(source)
-        x = self.embedding.rows(source_layout)
-        for layer in self.encoder:
-            x = layer(x, source_mask, source_layout)
-        memory = self.encoder_norm(x)
-        mask = causal_mask(target_in.shape[1], target_in.device)
+        mask = Sight.of(target_in, True, self.config.window)
         x = self.embedding.rows(target_layout)
         for layer in self._decoder_layers():
             cache = LayerCache(*layer.cross_attention.project_memory(memory, source_layout))
             x = layer(x, cache, mask, source_mask, layout=target_layout)
         return self.decoder_norm(x), target_layout
 
-    def _ragged_hidden(self, source: Packed, target: Packed) -> Tensor:
+    def _ragged_states(self, memory: Tensor, source: Packed, target: Packed) -> Tensor:
         """The same where attention takes the packed rows as they are."""
-        memory = self.encode_rows(source)
         own, across = Ragged.between(target, target, causal=True), Ragged.between(target, source)
         x = self.embedding.rows(target)
         for layer in self._decoder_layers():
-            rows = layer.cross_attention.memory_rows(memory)
+            rows = memory_rows(memory, layer.cross_attention)
             x = layer(x, RaggedMemory(rows, own, across))
         states: Tensor = self.decoder_norm(x)
         return states
 
-    def encode_rows(self, source: Packed) -> Tensor:
-        """What `encode` gives, as packed rows (R, D), by the kernels."""
-        within = Ragged.between(source, source)
-        x = self.embedding.rows(source)
+    def encode_rows(self, source: Tensor, layout: Packed, limit: int = _RAGGED_LENGTH) -> Tensor:
+        """What `encode` gives of (B, S), as packed rows (R, D).
+
+        By the kernels, if they can, where no sentence is longer than limit.
+        """
+        within: Sight | Ragged = Sight.of(source, False, self.config.window)
+        if kernels_attend(self.config, source.shape[1], self.embedding.weight, limit):
+            within = Ragged.between(layout, layout)
+        x = self.embedding.rows(layout)
         for layer in self.encoder:
-            x = layer(x, within)
+            x = layer(x, within, layout)
         memory: Tensor = self.encoder_norm(x)
         return memory
+
+    @property
+    def attends(self) -> tuple[int, int]:
+        """Layers and heads of the attention to the source."""
+        return self.config.decoder_layers, self.config.heads
 
     @property
     def repeated_layers(self) -> list[nn.Module]:
@@ -236,11 +235,7 @@ class Transformer(SequenceModel):
             for layer in self._decoder_layers()
         ]
         nothing = torch.zeros(source.shape[0], beams, 0, dtype=torch.bool, device=source.device)
-        return DecoderCache(layers, padding_mask(source), nothing)
-
-    def step(self, ids: Tensor, cache: DecoderCache) -> Tensor:
-        """One step of every beam: ids (B, N) -> logits (B, N, V); the cache grows by one step."""
-        return self.logits(self.step_states(ids, cache))
+        return DecoderCache(layers, padding_mask(source), nothing, self.config.window)
 
     def step_states(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """What the output layer reads of a step: ids (B, N) -> (B, N, D); the cache grows."""
@@ -253,10 +248,3 @@ class Transformer(SequenceModel):
 
     def _decoder_layers(self) -> list[DecoderLayer]:
         return cast(list[DecoderLayer], list(self.decoder))
-
-    @torch.no_grad()
-    def attention_maps(self, source: Tensor, target_in: Tensor) -> AttentionMaps:
-        """The weights of every head for (B, S), (B, T), from the model's own attention."""
-        maps = AttentionMaps([], [], [])
-        self.decode(target_in, self.encode(source, maps), source, maps)
-        return maps

@@ -30,16 +30,26 @@ constexpr int W = 16;  // elements of a vector
 inline vec splat(float x) { return x - vec{}; }
 
 inline vec load(const float* from) { return *reinterpret_cast<const vec*>(from); }
+#ifdef __AVX512BF16__
+inline vec load(const bfloat16* from) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+  return vec(_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
+}
+inline void store(bfloat16* to, vec x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), __m256i(_mm512_cvtneps_pbh(__m512(x))));
+}
+#else
 inline vec load(const bfloat16* from) {
   words wide = __builtin_convertvector(*reinterpret_cast<const halves*>(from), words) << 16;
   return reinterpret_cast<vec&>(wide);
 }
-inline void store(float* to, vec x) { *reinterpret_cast<vec*>(to) = x; }
 inline void store(bfloat16* to, vec x) {  // to nearest, ties to even
   words bits = reinterpret_cast<words&>(x);
   bits += 0x7fff + ((bits >> 16) & 1);
   *reinterpret_cast<halves*>(to) = __builtin_convertvector(bits >> 16, halves);
 }
+#endif
+inline void store(float* to, vec x) { *reinterpret_cast<vec*>(to) = x; }
 inline float scalar(float x) { return x; }
 inline float scalar(bfloat16 x) {
   uint32_t bits = uint32_t(x.bits) << 16;

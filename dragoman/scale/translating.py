@@ -39,7 +39,7 @@ def translate_on_cluster(
         number = first
         for window in _cut(iter(entries), problems.append):
             waiting.append(window)
-            yield [entry[:2] for entry in window], number
+            yield [entry[:3] for entry in window], number
             number += len(window)
 
     for answers in run(functools.partial(_answers, recipe, wanted), rows()):
@@ -67,7 +67,7 @@ def _answers(recipe: Recipe, wanted: Wanted, row: tuple[Sequence[Key], int]) -> 
     """In a worker process: the answers to a window, of which equal lines have equal ones."""
     keys, first = row
     different = list(dict.fromkeys(keys))
-    if any(prefix for _, prefix in keys):  # a message about one has the number of its line
+    if any(prefix for _, prefix, _ in keys):  # a message about one has the number of its line
         different = list(keys)
     found = wanted.answers(_translator(recipe), different, first)
     known = dict(zip(different, found, strict=True))

@@ -6,7 +6,16 @@ from hashlib import blake2b
 from pathlib import Path
 
 from dragoman.config import Config, TrainingConfig
-from dragoman.corpus.batches import Batch, collate, plan_batches
+from dragoman.corpus.batches import (
+    Batch,
+    Collate,
+    collate,
+    collate_pairs,
+    collate_texts,
+    plan_batches,
+)
+from dragoman.corpus.labels import LabelNumbers
+from dragoman.corpus.masking import Masker
 from dragoman.corpus.prepared import TOKENIZER
 from dragoman.corpus.resampling import Resampler
 from dragoman.corpus.store import CorpusStore
@@ -33,10 +42,11 @@ class Feed:
         vocabulary_size: int,
         folder: Path,
         ranks: Ranks,
+        collate: Collate = collate_pairs,
         resampler: Resampler | None = None,
     ) -> None:
         self._store, self._settings, self._ranks = store, settings, ranks
-        self._resampler = resampler
+        self._collate = collate if resampler is None else _resampling(resampler)
         growth = resampler.growth(store) if resampler else 1.0
         self._batch_tokens = max(1, int(settings.batch_tokens / growth))
         self._vocabulary_size, self._folder = vocabulary_size, folder
@@ -73,8 +83,7 @@ class Feed:
                 self.plan_epoch(state.epoch)
             rows = self._plan[state.batch]
             share = rows[self._ranks.rank :: self._ranks.size]  # they are in order of length
-            resample = self._resampler.in_epoch(state.epoch) if self._resampler else None
-            batch = collate(self._store, share if len(share) else rows[:1], resample)
+            batch = self._collate(self._store, share if len(share) else rows[:1], state.epoch)
             self._check_ids(batch)
             chosen.append(batch if len(share) else replace(batch, rows=share))
             state.batch += 1
@@ -88,11 +97,34 @@ class Feed:
             )
 
 
+def make_collate(config: Config, corpus: Path) -> Collate:
+    """What makes a batch of rows of a store of a prepared folder, by the configuration's task."""
+    match config.task:
+        case "lm":
+            return collate_texts
+        case "mlm":
+            return Masker(Tokenizer.load(corpus / TOKENIZER), config.training.seed).collate
+        case "classification":
+            return LabelNumbers(config.labels, Tokenizer.load(corpus / TOKENIZER)).collate
+        case _:
+            return collate_pairs
+
+
+def _resampling(resampler: Resampler) -> Collate:
+    """Pairs, cut into subwords anew in every epoch."""
+    return lambda store, rows, epoch: collate(store, rows, resampler.in_epoch(epoch))
+
+
 def make_resampler(config: Config, folder: Path) -> Resampler | None:
-    """BPE-dropout with the tokenizer of the corpus in a training's folder, where settings ask."""
+    """BPE-dropout with the tokenizer of the corpus in a training's folder, where settings ask.
+
+    Raises UserError for a task without a source to cut anew.
+    """
     settings = config.training
     if not settings.bpe_dropout:
         return None
+    if config.task != "translation":
+        raise UserError("training.bpe_dropout is for translation", "leave it out")
     tokenizer = Tokenizer.load(folder / "corpus" / TOKENIZER)
     longest = min(config.data.max_tokens, config.model.max_positions - 1)
     return Resampler(tokenizer, settings.bpe_dropout, settings.seed, longest)

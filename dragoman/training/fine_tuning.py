@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Config, Coverage, Parent, TrainingConfig, resolve_config
+from dragoman.config import Config, Coverage, Parent, TrainingConfig, read_config, resolve_config
 from dragoman.corpus.coverage import CorpusCoverage, SideCoverage
 from dragoman.errors import UserError
 from dragoman.model.adapters import (
@@ -18,6 +18,7 @@ from dragoman.model.adapters import (
 )
 from dragoman.model.assembly import build_model
 from dragoman.model.description import (
+    KINDS,
     SETTINGS,
     TOKENIZER,
     WEIGHTS,
@@ -26,7 +27,9 @@ from dragoman.model.description import (
 )
 from dragoman.model.folder import check_weights, load_weights
 from dragoman.model.sequence_model import SequenceModel
-from dragoman.presets import PRESETS
+from dragoman.model.stacks import EncoderOnly
+from dragoman.model.transformer import Transformer
+from dragoman.presets import PRESETS, TASKS
 from dragoman.text.languages import plain_code
 
 # A trained model is refined: of the highest rate of its preset. Adapters begin at nothing and are
@@ -58,6 +61,7 @@ def fine_tuning_settings(parent: Config, adapters: bool) -> dict[str, Any]:
         "data": {
             "vocabulary_size": parent.data.vocabulary_size,
             "max_tokens": min(256, parent.model.max_positions - 1),
+            "context_sentences": parent.data.context_sentences,
         },
         "training": {
             "schedule": "linear",
@@ -72,6 +76,26 @@ def fine_tuning_settings(parent: Config, adapters: bool) -> dict[str, Any]:
     }
 
 
+def initial_settings(parent: Config, task: str, adapters: bool = False) -> dict[str, Any]:
+    """The settings, weaker than any that a person gives, of training for a task from a model.
+
+    A translation model that only begins with an encoder has its sizes, and all else of its own.
+    """
+    if parent.task == "mlm" and task == "translation":
+        vocabulary = {"vocabulary_size": parent.data.vocabulary_size}
+        return {"model": _sizes(parent, encoder=True), "data": vocabulary}
+    settings = fine_tuning_settings(parent, adapters)
+    if task == "classification":  # its data are few sentences, of one label each
+        settings["training"]["batch_tokens"] = TASKS[task]["training"]["batch_tokens"]
+    return settings
+
+
+def _sizes(config: Config, encoder: bool) -> dict[str, Any]:
+    """The settings that weights depend on; encoder: those of an encoder only."""
+    free = _FREE | {"decoder_layers"} if encoder else _FREE
+    return {n: value for n, value in config.model.model_dump().items() if n not in free}
+
+
 def parent_preset(parent: Config) -> str:
     """The preset of a model, or small for one that was not trained here."""
     return parent.preset if parent.preset in PRESETS else "small"
@@ -84,17 +108,27 @@ def parent_of(model: ModelDescription) -> Parent:
 
 def check_sizes(config: Config, parent: Config) -> None:
     """Refuse settings that are not those of the weights. Raises UserError naming the first."""
+    begun = parent.task == "mlm" and config.task in ("translation", "classification")
+    if config.task != parent.task and not begun:
+        raise UserError(
+            f"--task {config.task}: the model to begin with is {KINDS[parent.task].noun}",
+            "go on with a model of the same task, or begin with a masked language model",
+        )
     rank, width = config.training.lora_rank, parent.model.d_model
+    if rank and begun:
+        raise UserError(
+            "training.lora_rank: adapters go on with a model of the same task", "leave it out"
+        )
     if rank > width:
         raise UserError(
             f"training.lora_rank = {rank}: more than d_model of the model, {width}",
             "adapters are to be smaller than what they adapt: 4 to 64 are usual",
         )
-    wanted, own = config.model.model_dump(), parent.model.model_dump()
-    for name, value in wanted.items():
-        if name not in _FREE and value != own[name]:
+    own = _sizes(parent, parent.task == "mlm")
+    for name, value in _sizes(config, parent.task == "mlm").items():
+        if value != own[name]:
             raise UserError(
-                f"model.{name} = {value!r}, but the model of --init-from has {own[name]!r}",
+                f"model.{name} = {value!r}, but the model to begin with has {own[name]!r}",
                 "its sizes come with its weights: leave the setting out",
             )
 
@@ -141,7 +175,8 @@ def keep_parent(parent: ModelDescription, folder: Path) -> None:
 def initial_model(config: Config, vocabulary_size: int, folder: Path) -> SequenceModel:
     """A new model, or that of config.parent in `folder`; with adapters where settings want them.
 
-    Raises UserError when the parent's weights are not there, damaged, or another's.
+    Of a parent that was trained for another task the encoder is taken. Raises UserError when the
+    parent's weights are not there, damaged, or another's.
     """
     model, expected = build_model(config, vocabulary_size), config.parent
     if expected.weights is None:
@@ -152,11 +187,29 @@ def initial_model(config: Config, vocabulary_size: int, folder: Path) -> Sequenc
             "training began with",
             "copy the model again, and train into another --out",
         )
+    parent = read_config(folder / SETTINGS)
+    if parent.task != config.task:
+        _take_encoder(model, parent, folder / WEIGHTS)
+        return model
     check_weights(model.state_dict(), folder / WEIGHTS)
     load_weights(model, folder / WEIGHTS)
     if config.training.lora_rank:
         add_adapters(model, config.training.lora_rank, config.training.lora_alpha)
     return model
+
+
+def _take_encoder(model: SequenceModel, parent: Config, path: Path) -> None:
+    """Give a model the embedding and the encoder of an encoder-only one. Raises UserError."""
+    found = build_model(parent, model.vocabulary_size)
+    assert isinstance(found, EncoderOnly)
+    check_weights(found.state_dict(), path)
+    load_weights(found, path)
+    whole = isinstance(model, Transformer)
+    names = ("encoder", "encoder_norm") if whole else ("layers", "norm")
+    for name, part in zip(
+        ("embedding", *names), (found.embedding, found.layers, found.norm), strict=True
+    ):
+        model.get_submodule(name).load_state_dict(part.state_dict())
 
 
 def keep_and_merge(model: SequenceModel, config: Config, folder: Path) -> None:
@@ -189,6 +242,8 @@ def judge_coverage(found: CorpusCoverage, own: Coverage) -> CoverageReport:
         ("source", found.source, own.source),
         ("target", found.target, own.target),
     ):
+        if not figures.subwords:  # texts alone
+            continue
         ratio = figures.length / usual if usual else None
         parts.append(f"{side} {_figures(figures, ratio)}")
         if figures.byte_share > _MOST_BYTES or (ratio or 0.0) > _MOST_LENGTH:

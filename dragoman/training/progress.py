@@ -32,6 +32,14 @@ from dragoman.text.display import excerpt
 from dragoman.text.lines import atomic_write
 
 Event = dict[str, Any]
+SCORES = {
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "accuracy": "accuracy",
+    "macro_f1": "macro-F1",
+    "f1": "F1",
+}
+"""What validation events and ends may tell beside the nll, 0 to 100: fields and their names."""
 # Seconds between two training lines where there is no terminal.
 _QUIET = 30.0
 # Columns of the bar of a training run.
@@ -171,20 +179,15 @@ def validation_lines(event: Event, width: int | None = None) -> list[str]:
         "step": f"{at} ({duration(event['seconds'])}):",
         "nll": f"nll {event['nll']:.3f}",
         "perplexity": f"perplexity {event['perplexity']:.2f}",
-        "bleu": f"BLEU {event['bleu']:.1f}",
-        "chrf": f"chrF {event['chrf']:.1f}",
+        **{name: f"{SCORES[name]} {event[name]:.1f}" for name in SCORES if name in event},
     }
     if event.get("best"):
         parts["best"] = "(best)"
     if width is not None and len("  ".join(parts.values())) > width:
         parts["step"] = f"{at}:"
     lines = [_fit(parts, ("best", "chrf"), width)]
-    for sample in event["samples"][:1]:
-        lines += [
-            f"    source       {excerpt(sample['source'])}",
-            f"    reference    {excerpt(sample['reference'])}",
-            f"    translation  {excerpt(sample['translation'])}",
-        ]
+    for sample in event.get("samples", ())[:1]:
+        lines += [f"    {name:<11}  {excerpt(text)}" for name, text in sample.items()]
     return lines
 
 

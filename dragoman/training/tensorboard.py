@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from dragoman.errors import UserError
 from dragoman.text.display import printable
+from dragoman.training.progress import SCORES
 
 Event = dict[str, Any]
 FOLDER = "tensorboard"
@@ -24,7 +25,7 @@ _SCALARS = {
         "tokens_per_second",
         "utilization",
     ),
-    "validation": ("nll", "perplexity", "bleu", "chrf"),
+    "validation": ("nll", "perplexity", *SCORES),
 }
 _FLUSH_SECONDS = 10
 
@@ -33,19 +34,9 @@ def require_tensorboard() -> None:
     """Raises UserError where event files cannot be written."""
     if importlib.util.find_spec("tensorboardX") is None:
         raise UserError(
-            "--tensorboard needs tensorboardX, which is not installed",
-            "install it with: pip install 'dragoman[tensorboard]'; a training goes on without "
-            "when its folder training/tensorboard is deleted",
+            "training.tensorboard needs tensorboardX, which is not installed",
+            "install it with: pip install 'dragoman[tensorboard]', or set it to false",
         )
-
-
-def begin_tensorboard(work: Path) -> None:
-    """Make the folder whose being there says that a training writes event files.
-
-    work: where log and checkpoints are. Raises UserError without tensorboardX.
-    """
-    require_tensorboard()
-    (work / FOLDER).mkdir(parents=True, exist_ok=True)
 
 
 class TensorBoard:
@@ -84,8 +75,5 @@ class TensorBoard:
                 self._writer.add_scalar(f"{kind}/{name}", event[name], step, walltime=when)
         for number, sample in enumerate(event.get("samples", ()), start=1):
             # Indented: TensorBoard reads Markdown, and a translation is none.
-            lines = [
-                f"    {name:<11}  {printable(sample[name])}"
-                for name in ("source", "reference", "translation")
-            ]
+            lines = [f"    {name:<11}  {printable(text)}" for name, text in sample.items()]
             self._writer.add_text(f"sample {number}", "\n".join(lines), step, walltime=when)

@@ -16,6 +16,7 @@ from dragoman.corpus.store import CorpusStore
 from dragoman.errors import UserError
 from dragoman.model.adapters import load_trained_weights, trained_weights
 from dragoman.model.assembly import build_model
+from dragoman.model.description import model_settings, stacks
 from dragoman.model.sequence_model import SequenceModel
 from dragoman.training.checkpoints import (
     CHECKPOINTS,
@@ -32,7 +33,7 @@ from dragoman.training.distributed import (
     parallelize,
     shard_like,
 )
-from dragoman.training.feed import Feed, make_resampler
+from dragoman.training.feed import Feed, make_collate, make_resampler
 from dragoman.training.meter import Event, Meter
 from dragoman.training.moving_average import averaged_weights
 from dragoman.training.objective import Objective
@@ -90,9 +91,11 @@ class Trainer:
         self._whole: SequenceModel | None = None
         self.optimizer = make_optimizer(model, self.settings)
         resampler = make_resampler(config, folder)
-        self.feed = Feed(store, self.settings, model.vocabulary_size, folder, ranks, resampler)
+        collate = make_collate(config, folder / "corpus")
+        feeding = store, self.settings, model.vocabulary_size, folder, ranks
+        self.feed = Feed(*feeding, collate, resampler)
         passes = 2 if self.settings.r_drop else 1
-        cost = TrainingCost.of(config.model, model.vocabulary_size, passes)
+        cost = TrainingCost.of(config.model, model.vocabulary_size, passes, stacks(config))
         self.updater = Updater(config, parallel, self.optimizer, ranks, cost)
         self.peak = 0.0
         self._updates_planned = self._count_updates()
@@ -174,7 +177,7 @@ class Trainer:
     def _identity(self) -> dict[str, Any]:
         """What a checkpoint cannot do without: some settings, and the corpus it counts in."""
         return {
-            "model": self.config.model.model_dump(),
+            "model": model_settings(self.config),
             "training.seed": self.settings.seed,
             "the corpus": self.feed.fingerprint,
         }

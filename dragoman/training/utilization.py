@@ -4,6 +4,7 @@ Letters: D d_model, F d_ff, H heads, K d_k, W d_v, V vocabulary, s and t the tok
 """
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,13 +43,26 @@ class TrainingCost:
     source_pair: int  # for each s²
     target_pair: int  # for each t²
     cross_pair: int  # for each s t
+    sentence: int = 0
 
     @classmethod
-    def of(cls, config: ModelConfig, vocabulary_size: int, passes: int = 1) -> "TrainingCost":
-        """For the encoder-decoder of a configuration with the output layer over V symbols.
+    def of(
+        cls,
+        config: ModelConfig,
+        vocabulary_size: int,
+        passes: int = 1,
+        stacks: Collection[str] = ("encoder", "decoder"),
+    ) -> "TrainingCost":
+        """For the model of a configuration with the output layer over V symbols.
 
-        passes: how often every sentence goes through the model in one update.
+        passes: how often every sentence goes through the model in one update; stacks: those that
+        the model has. A single stack reads the target and attends to no other.
         """
+        times = 6 * passes  # two operations a multiplication, in three products
+        if config.kind != "transformer":
+            source, target, pair, start = _replaced(config)
+            target += config.d_model * vocabulary_size
+            return cls(times * source, times * target, 0, 0, times * pair, times * start)
         width, keys = config.d_model, config.heads * config.key_width
         values = config.heads * config.value_width
         encoder, decoder = config.encoder_layers, config.decoder_layers
@@ -58,7 +72,10 @@ class TrainingCost:
         cross = width * (keys + values)  # W^Q, W^O
         pair = keys + values  # Q K^T and weights V of all heads
         layer = attention + cross + feed_forward
-        times = 6 * passes  # two operations a multiplication, in three products
+        if len(stacks) == 1:
+            layers = decoder if "decoder" in stacks else encoder
+            token = layers * (attention + feed_forward) + width * vocabulary_size
+            return cls(0, times * token, 0, times * layers * pair, 0)
         return cls(
             source_token=times * (encoder * (attention + feed_forward) + memory),
             target_token=times * (decoder * layer + width * vocabulary_size),
@@ -69,19 +86,40 @@ class TrainingCost:
 
     def of_batch(self, batch: Batch) -> int:
         """Forward and backward for the sentences of a batch."""
-        source, target = (batch.source != PAD).sum(axis=1), (batch.target_out != PAD).sum(axis=1)
+        source, target = (batch.source != PAD).sum(axis=1), (batch.target_in != PAD).sum(axis=1)
         return self.of_lengths(source, target)
 
     def of_lengths(self, source: Lengths, target: Lengths) -> int:
         """Forward and backward for sentences of so many tokens, eos included: two of (B,)."""
         source, target = source.astype(np.int64), target.astype(np.int64)
         return (
-            self.source_token * int(source.sum())
+            self.sentence * len(source)
+            + self.source_token * int(source.sum())
             + self.target_token * int(target.sum())
             + self.source_pair * int((source * source).sum())
             + self.target_pair * int((target * target).sum())
             + self.cross_pair * int((source * target).sum())
         )
+
+
+def _replaced(config: ModelConfig) -> tuple[int, int, int, int]:
+    """Multiplications of a kind that the Transformer replaced, without the output layer.
+
+    For each source token, target token, pair of both, and sentence.
+    """
+    square = config.d_model * config.d_model
+    encoder, decoder = config.encoder_layers, config.decoder_layers
+    if config.kind == "convolutional":
+        convolution = 2 * config.kernel_width * square
+        layer = convolution + 2 * square  # W_d of the query, and the context's
+        return encoder * convolution, decoder * layer + square, decoder * 2 * config.d_model, 0
+    gates = 4 if config.kind == "lstm" else 3
+    # A layer reads its input and its own state; an encoder's is of two directions of half width.
+    source = encoder * gates * (square + square // 2) + square  # the memory's keys
+    layers = gates * (2 * decoder + (decoder > 1)) * square  # the second reads the context too
+    target = layers + square + 2 * square  # W of the query, and the output's layer
+    start = decoder * square // 2  # the initial states
+    return source, target, 2 * config.d_model, start  # energies, and weights times memory
 
 
 def matrix_product_peak(device: torch.device, dtype: torch.dtype) -> float:
