@@ -35,7 +35,7 @@ from toolkits import cpu_environment, marian_model
 
 from dragoman.config import SearchConfig
 from dragoman.corpus.tokenizer import Tokenizer
-from dragoman.decoding.fast import cores
+from dragoman.decoding.fast import cores, has_wide_vectors
 from dragoman.decoding.loading import EngineChoice, open_engine
 from dragoman.evaluation.metrics import evaluate_corpus
 from dragoman.model.description import describe
@@ -184,13 +184,16 @@ def own(task: Task) -> dict[str, Any]:
         settings = task.settings("dragoman", **more)
         return lambda: System(Process(sys.executable, settings), beside)
 
-    def raw(precision: str) -> Any:
+    def raw(precision: str, instructions: str = "") -> Any:
         folder = str(task.model / "ct2" / precision)
-        settings = task.settings("ctranslate2", precision=precision, converted=folder)
+        more = {"precision": precision, "converted": folder, "instructions": instructions}
+        settings = task.settings("ctranslate2", **more)
         return lambda: System(Process(sys.executable, settings), layouts=layouts)
 
     for precision in ("int8", "float32"):
         found[f"CTranslate2 {precision}"] = raw(precision)
+        if has_wide_vectors():  # what Dragoman asks of it, and it does not do by itself
+            found[f"CTranslate2 {precision}, AVX-512"] = raw(precision, "AVX512")
         found[f"Dragoman, ctranslate2 {precision}"] = api(
             "ctranslate2", precision, f"CTranslate2 {precision}"
         )

@@ -8,6 +8,7 @@ together. It answers with the seconds from text to text, the texts, and its larg
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -50,6 +51,8 @@ def dragoman(settings: Request) -> Translate:
 
 def ctranslate2(settings: Request) -> Translate:
     """`translate_batch` alone, one worker of one thread a core, which is its best layout."""
+    if settings["instructions"]:
+        os.environ["CT2_FORCE_CPU_ISA"] = settings["instructions"]
     import ctranslate2 as library
 
     encode, decode = _tokenizer(settings)

@@ -317,7 +317,7 @@ def _validate(values: dict[str, Any]) -> Config:
         hint = "its kind and range are in docs/settings.md"
         if message.endswith(_NO_MULTIPLE):
             hint = "choose a number of heads that divides d_model, or set model.d_k and model.d_v"
-        raise UserError(f"setting {place}{value}: {message}", hint) from None
+        raise UserError(f"setting {place or 'task'}{value}: {message}", hint) from None
 
 
 def _check_names(values: dict[str, Any]) -> None:

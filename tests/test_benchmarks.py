@@ -22,7 +22,7 @@ from dragoman.corpus.tokenizer import Tokenizer
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = [
     *"training_speed equal_time precision_curves gpu_training plain_loop cpu_step".split(),
-    *"distillation alignment invariance decoding_speed".split(),
+    *"distillation alignment invariance decoding_speed classification".split(),
 ]
 # Alive until it is killed: what a measurement must end by itself.
 TICKING = """
@@ -361,3 +361,23 @@ def test_invariance_counts_the_lines_that_differ(
         rows = capsys.readouterr().out.splitlines()[3:]
         assert (end.value.code, len(rows)) == (status, 7)
         assert [row.endswith("| 0 | 0.00% |") for row in rows] == [True] * 5 + [not damage] * 2
+
+
+def test_labels_are_top_constituents_without_punctuation(
+    tmp_path: Path, script: Callable[[str], ModuleType]
+) -> None:
+    clause = (
+        "( (S (PP (IN In) (NP (NNS mice) (CD {n}))) (, ,) (NP (NNS genes)) (VP (VBP act)) (. .)) )"
+    )
+    trees = [clause.replace("{n}", str(n)) for n in range(1200)]
+    trees += ["( (HEADING (NP (NN Abstract))) )", "( (S (VP (VB Act)) (. .)) )"]
+    (tmp_path / "trees.ptb").write_text("\n".join(trees), "utf-8")
+    module = script("classification")
+    module.write_data(tmp_path / "trees.ptb", tmp_path / "trees.ptb", tmp_path, [5])
+    assert len((tmp_path / "text.txt").read_text("utf-8").splitlines()) == 1202
+    test = [line.split("\t") for line in (tmp_path / "test.tsv").read_text("utf-8").splitlines()]
+    assert len(test) == 1201 and test[-1] == ["Act .", "VP"]
+    assert test[0] == ["In mice 0 , genes act .", "PP NP VP"]
+    assert len((tmp_path / "train5.tsv").read_text("utf-8").splitlines()) == 5
+    with pytest.raises(SystemExit, match="beside those to validate on"):
+        module.write_data(tmp_path / "trees.ptb", tmp_path / "trees.ptb", tmp_path, [500])

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding import translator as translator_module
 from dragoman.decoding.engine import Request, output_limit, output_minimum
 from dragoman.decoding.hypothesis import Hypothesis
+from dragoman.decoding.scorer import Scorer
 from dragoman.decoding.translator import Translator
 from dragoman.model.folder import load_model, save_model
 from dragoman.text.lines import read_lines
@@ -221,22 +223,40 @@ def test_a_line_that_leaves_no_room_has_less_context_or_none() -> None:
     assert [long, "the dog"] in engine.asked
 
 
-def test_translate_goes_on_within_a_document(
-    dragoman: Callable[..., Outcome], model: Path, tmp_path: Path
-) -> None:
-    """One line out for each line in, as the translator has it, also when gone on with."""
+@pytest.fixture
+def documents(model: Path, tmp_path: Path) -> Path:
+    """The folder of a model that reads two sentences of context."""
     loaded, folder = load_model(model), tmp_path / "model"
     data = loaded.config.data.model_copy(update={"context_sentences": 2})
     config = loaded.config.model_copy(update={"data": data})
     save_model(folder, config, loaded.tokenizer, loaded.model.state_dict(), "# a model\n")
+    return folder
+
+
+def test_scores_are_those_of_a_line_in_its_context(documents: Path) -> None:
+    scorer = Scorer.load(documents)
+    before = list(map(Preceding(2).of, TEXT))
+    together = [found.log_prob for found in scorer.score(TEXT, TEXT)]
+    apart = [scorer.score([x], [x], contexts=[c])[0] for x, c in zip(TEXT, before, strict=True)]
+    plain = [scorer.score([line], [line])[0].log_prob for line in TEXT]
+    assert together == pytest.approx([found.log_prob for found in apart], abs=1e-4)
+    same = [abs(a - b) < 1e-4 for a, b in zip(together, plain, strict=True)]
+    assert same == [not context for context in before]
+    assert len(apart[1].source_tokens) > len(apart[0].source_tokens) + 3
+
+
+def test_translate_goes_on_within_a_document(
+    dragoman: Callable[..., Outcome], documents: Path, model: Path, tmp_path: Path
+) -> None:
+    """One line out for each line in, as the translator has it, also when gone on with."""
     lines = [*TEXT, *(f"the {n} cat" for n in range(40)), *TEXT]
     text = tmp_path / "text.en"
     text.write_text("\n".join(lines) + "\n", "utf-8", newline="\n")
-    found = dragoman("translate", "--model", folder, text, "--engine", "native", "--json")
+    found = dragoman("translate", "--model", documents, text, "--engine", "native", "--json")
     scores = [json.loads(line)["score"] for line in found.lines]
     known, plain = (
         [each.score for each in Translator.load(path, engine="native").translate(lines)]
-        for path in (folder, model)
+        for path in (documents, model)
     )
     assert scores == pytest.approx(known, abs=1e-4) and scores != pytest.approx(plain, abs=1e-2)
     given = Input([], [text], None, "strict", context=2)
@@ -245,3 +265,57 @@ def test_translate_goes_on_within_a_document(
     assert list(given.entries(5)) == entries[5:]
     twice = list(Input([], [text, text], None, "strict", context=2).entries())
     assert [entry[:3] for entry in twice] == [entry[:3] for entry in entries * 2]
+
+
+NOUNS = {
+    "man": ("der", "Mann", "er"), "woman": ("die", "Frau", "sie"), "child": ("das", "Kind", "es"),
+    "dog": ("der", "Hund", "er"), "cat": ("die", "Katze", "sie"), "horse": ("das", "Pferd", "es"),
+}  # fmt: skip
+ADJECTIVES = {"old": "alt", "big": "groß", "red": "rot", "small": "klein", "good": "gut"}
+
+
+def documents_of_two(count: int, seed: int) -> list[tuple[str, str]]:
+    """Whether "it" is er, sie or es, only the line before says."""
+    chance, lines = random.Random(seed), list[tuple[str, str]]()
+    for _ in range(count):
+        noun = chance.choice(list(NOUNS))
+        article, name, pronoun = NOUNS[noun]
+        first, second, third = (chance.choice(list(ADJECTIVES)) for _ in range(3))
+        lines += [
+            (f"the {noun} is {first}", f"{article} {name} ist {ADJECTIVES[first]}"),
+            (
+                f"it is {second} and {third}",
+                f"{pronoun} ist {ADJECTIVES[second]} und {ADJECTIVES[third]}",
+            ),
+            ("", ""),
+        ]
+    return lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_model_learns_what_only_the_line_before_says(
+    count: int, dragoman: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    files = parallel(tmp_path, documents_of_two(1500, seed=1))
+    given = parallel(tmp_path, documents_of_two(20, seed=2), "valid")
+    sides = "--source", files.source, "--target", files.target
+    sides += "--valid-source", given.source, "--valid-target", given.target
+    settings = [
+        f"data.context_sentences={count}", "data.vocabulary_size=350", "training.max_steps=150",
+        "training.validations=1",
+    ]  # fmt: skip
+    options = [part for setting in settings for part in ("--set", setting)]
+    out = tmp_path / "model"
+    found = dragoman("train", *map(str, sides), "--out", out, "--preset", "tiny", *options)
+    assert found.status == 0, found.err
+    pairs = documents_of_two(60, seed=3)
+    text = parallel(tmp_path, pairs, "test").source
+    found = dragoman("translate", "--model", out, str(text))
+    assert found.status == 0 and len(found.lines) == len(pairs)
+    right = [
+        ours.split()[:1] == [theirs.split()[0]]
+        for ours, (source, theirs) in zip(found.lines, pairs, strict=True)
+        if source.startswith("it")
+    ]
+    assert len(right) == 60 and (sum(right) >= 57 if count else sum(right) <= 40)

@@ -90,6 +90,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, small_presets: None) -> P
         (folder / f"{name}.de").write_text("".join(f"{line}\n" for line in german), "utf-8")
         table = "".join(f"{e}\t{g}\n" for e, g in zip(english, german, strict=True))
         (folder / f"{name}.tsv").write_text(table, "utf-8")
+    texts = (folder / "train.en").read_text("utf-8").splitlines()
+    labeled = [f"{text}\t{'red' in text}\n" for text in texts]
+    (folder / "labeled.tsv").write_text("".join(labeled), "utf-8")
     trees = [f"(S (NP (DT the) (NN {a})) (VP (VB sees) (NP (NN {b}))) (. .))\n" for a, b in
              itertools.product(WORDS, WORDS)]  # fmt: skip
     for name in ("train.ptb", "test.ptb"):
@@ -148,7 +151,12 @@ def reader(
 
 MODELS = ("models/en-de", "models/large", "models/fast", "en-de", "DIR", "NEW")
 # Of other tasks -> what they are trained with.
-OTHERS = {"models/parser": "--task parsing --text train.ptb"}
+OTHERS = {
+    "models/lm": "--task lm --text train.en",
+    "models/parser": "--task parsing --text train.ptb",
+    "models/english": "--task mlm --text train.en",
+    "models/topics": "--task classification --data labeled.tsv",
+}
 
 
 @pytest.fixture

@@ -1,5 +1,8 @@
 """Layers whose cost is measured: what they compute, what they hold in memory, fitted exponents."""
 
+import importlib
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -70,3 +73,25 @@ def test_operations_are_those_of_table_1() -> None:
     n, d = 70, 512
     expected = [n * n * d, n * n * d, 10 * n * d, n * d * d, 3 * n * d * d]
     assert [table_operations(kind, n, sizes) for kind in KINDS] == expected
+
+
+@pytest.mark.parametrize("model", ["DecoderOnly", "EncoderOnly"])
+def test_the_benchmark_of_length_measures_the_same_models(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Explicit and fused attention give the same states; every case has a time and a peak."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks" / "paper"))
+    script = importlib.import_module("length")
+    case = {"model": model, "width": 64, "window": 150, "seconds": 0.0, "length": 300}
+    ids = torch.randint(4, 1000, (1, 300))
+    found = {}
+    for kind in script.KINDS:
+        for task in script.TASKS:
+            measured = script.measure(case | {"kind": kind, "task": task})
+            assert measured["seconds"] > 0 and measured["megabytes"] >= 0
+        built = script.make(case | {"kind": kind}).eval()
+        with torch.inference_mode():
+            found[kind] = script.states(built, ids, kind == "explicit")
+    torch.testing.assert_close(found["explicit"], found["fused"], rtol=1e-4, atol=1e-4)
+    same = (found["fused"] - found["restricted"]).abs().amax(-1)[0] < 1e-5
+    assert not same[-1] and (model == "EncoderOnly" or same[:150].all())

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,7 +34,7 @@ def run(module: ModuleType, monkeypatch: pytest.MonkeyPatch, *arguments: str | P
     module.main()
 
 
-@pytest.mark.parametrize("name", ["table1", "table2", "table3"])
+@pytest.mark.parametrize("name", ["table1", "table2", "table3", "architectures"])
 def test_every_script_has_help(
     name: str,
     script: Script,
@@ -300,3 +301,44 @@ def test_rows_are_trained_once(
     assert first.splitlines()[2] in out
     assert "| C-dff1024 | d_ff 64 | 0.08 | 3 |" in out
     assert err.count("$ -m dragoman train") == 1
+
+
+# Architectures
+
+
+@pytest.mark.parametrize(("preset", "width", "symbols"), [("small", 256, 8000), ("tiny", 64, 64)])
+def test_all_architectures_have_as_many_parameters(
+    script: Script, preset: str, width: int, symbols: int
+) -> None:
+    module = script("architectures")
+    configs = module.equal_configs(symbols, preset, width)
+    assert [config.model.kind for config in configs.values()] == list(configs)
+    counts = [module.parameters(config, symbols) for config in configs.values()]
+    assert max(counts) < 1.03 * min(counts)
+
+
+def test_what_is_copied_stands_so_far_before(script: Script) -> None:
+    batch = script("architectures_probe").sequences(5, np.random.default_rng(1), count=3)
+    assert batch.target_in.shape == (3, 4 + 5 + 1 + 3)
+    for read, labels in zip(batch.target_in, batch.target_out, strict=True):
+        assert labels[:-4].tolist() == [0] * 9
+        assert labels[-4:].tolist() == read[:4].tolist()
+        assert read[-3:].tolist() == read[:3].tolist()
+
+
+def test_a_model_is_trained_on_copying_and_measured(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = script("architectures_probe")
+    monkeypatch.setattr(probe, "DISTANCES", (2,))
+    found = probe.copying(script("architectures").config_of("transformer", 32, "tiny"), 60)
+    assert found["accuracy"]["2"] > 0.25  # chance is 0.125
+
+
+def test_the_architectures_are_reported_as_far_as_they_are_done(script: Script) -> None:
+    module = script("architectures")
+    speeds = {str(length): 1000.0 * length for length in module.LENGTHS}
+    results = {"training": {}, "lengths": {"gru": speeds}, "copying": {}}
+    shown = module.report(results, 5.0).split("\n")
+    assert len(shown) == 3
+    assert shown[2].startswith("| gru | 16,000 | 32,000 |")

@@ -9,13 +9,13 @@ import torch
 
 from dragoman.config import Config, config_from_toml
 from dragoman.corpus.tokenizer import Tokenizer
-from dragoman.corpus.treebank import END, TreeSymbols, tree_symbols
+from dragoman.corpus.treebank import END, TreeSymbols
 from dragoman.decoding.parser import Parser, SymbolStep
 from dragoman.decoding.tree_grammar import TreeGrammar
 from dragoman.errors import UserError
 from dragoman.model.folder import LoadedModel
 from dragoman.model.transformer import Transformer
-from dragoman.text.trees import rebuild, tagless
+from dragoman.text.trees import rebuild
 
 SETTINGS = """
 task = "parsing"
@@ -31,6 +31,7 @@ beam = 5
 length_penalty = 0.3
 max_extra_tokens = 30
 """
+SYMBOLS = "(DT) (NN) (.) (S )S (NP )NP (VP )VP".split()
 SENTENCES = ["a b", "the cat sleeps", "the", "in the house the cat sees a dog", "a"]
 
 
@@ -38,8 +39,7 @@ SENTENCES = ["a b", "the cat sleeps", "the", "in the house the cat sees a dog", 
 def make_parser(seed: int, settings: str = SETTINGS) -> Parser:
     torch.manual_seed(seed)
     texts = [f"{sentence} {number}" for number in range(20) for sentence in SENTENCES]
-    symbols = tree_symbols(["S", "NP", "VP"])
-    tokenizer = Tokenizer.train(texts, 330, symbols=[f"\u2581{symbol}" for symbol in symbols])
+    tokenizer = Tokenizer.train(texts, 330, symbols=[f"\u2581{symbol}" for symbol in SYMBOLS])
     config: Config = config_from_toml(settings, "test")
     model = Transformer(config.model, tokenizer.vocabulary_size).eval()
     with torch.no_grad():
@@ -47,9 +47,9 @@ def make_parser(seed: int, settings: str = SETTINGS) -> Parser:
     return Parser(LoadedModel(config, tokenizer, model))
 
 
-def allowed_sequences(words: int, limit: int, labels: int) -> set[tuple[int, ...]]:
+def allowed_sequences(symbols: TreeSymbols, words: int, limit: int) -> set[tuple[int, ...]]:
     """All that a search could end with, step by step."""
-    grammar = TreeGrammar(labels, [99, words])
+    grammar = TreeGrammar(symbols, [99, words])
     found, open_ = set(), [()]
     for length in range(limit + 1):
         if not open_:
@@ -68,26 +68,29 @@ def allowed_sequences(words: int, limit: int, labels: int) -> set[tuple[int, ...
     return found
 
 
-@pytest.mark.parametrize(("words", "limit", "labels"), [(1, 6, 2), (2, 6, 2), (3, 7, 1), (2, 4, 2)])
+@pytest.mark.parametrize(
+    ("texts", "words", "limit"),
+    [("(t) (A )A (B )B", 1, 6), ("(t) (A )A (B )B", 2, 6), ("(t) (A )A", 3, 7),
+     ("(t) (A )A (B )B", 2, 4), ("(s) (t) (A )A", 2, 6)],
+)  # fmt: skip
 def test_the_grammar_allows_all_the_trees_there_are_and_nothing_else(
-    words: int, limit: int, labels: int
+    texts: str, words: int, limit: int
 ) -> None:
-    texts = ["", *tree_symbols(["A", "B"][:labels])]
-    leaves = tagless(["w"] * words)
+    symbols = TreeSymbols(texts.split())
     expected = set()
     for length in range(limit + 1):
-        for sequence in itertools.product(range(1, len(texts)), repeat=length):
+        for sequence in itertools.product(range(1, len(symbols.texts)), repeat=length):
             try:
-                rebuild([texts[symbol] for symbol in sequence], leaves)
+                rebuild([symbols.texts[symbol] for symbol in sequence], ["w"] * words)
             except ValueError:
                 continue
             expected.add(sequence)
     assert expected
-    assert allowed_sequences(words, limit, labels) == expected
+    assert allowed_sequences(symbols, words, limit) == expected
 
 
 def test_a_depth_is_never_passed() -> None:
-    grammar = TreeGrammar(1, [3])
+    grammar = TreeGrammar(TreeSymbols(["(t)", "(A", ")A"]), [3])
     tokens = np.full((1, 1, 200), 2)
     assert not grammar.allowed(np.array([0]), tokens, np.array([10_000]))[0, 0, 2]
     assert grammar.allowed(np.array([0]), tokens[:, :, :199], np.array([10_000]))[0, 0, 2]
@@ -128,12 +131,12 @@ def test_a_sentence_too_long_for_the_model_is_a_flat_tree() -> None:
 
 def test_the_search_finds_the_likeliest_tree_where_the_beam_holds_them_all() -> None:
     settings = SETTINGS.replace("max_extra_tokens = 30", "max_extra_tokens = 2")
-    wide = make_parser(3, settings.replace("beam = 5", "beam = 200"))
+    wide = make_parser(3, settings.replace("beam = 5", "beam = 500"))
     (found,) = wide.parse([["the", "cat"]])
     step = SymbolStep(wide.model, wide.symbols.ids)
     ids, _ = wide.tokenizer.encode_source("the cat")
-    sequences = allowed_sequences(2, len(ids) + 1 + 2, 3)
-    assert len(sequences) <= 200
+    sequences = allowed_sequences(wide.symbols, 2, len(ids) + 1 + 2)
+    assert len(sequences) <= 500
 
     def log_prob(sequence: tuple[int, ...]) -> float:
         source = torch.tensor([[*ids, Tokenizer.eos_id]])
@@ -151,12 +154,11 @@ def test_the_search_finds_the_likeliest_tree_where_the_beam_holds_them_all() -> 
 
 def test_a_tokenizer_without_brackets_is_refused() -> None:
     with pytest.raises(UserError, match="has no brackets"):
-        TreeSymbols(Tokenizer.train(["the cat ( sees )"] * 20, 330))
+        TreeSymbols.of(Tokenizer.train(["the cat ( sees )"] * 20, 330))
 
 
 def test_each_symbol_is_one_piece_and_no_word_is_one() -> None:
     tokenizer = make_parser(1).tokenizer
-    symbols = tree_symbols(["S", "NP", "VP"])
-    assert len(tokenizer.encode(" ".join(symbols))) == len(symbols)
+    assert len(tokenizer.encode(" ".join(SYMBOLS))) == len(SYMBOLS)
     words = tokenizer.encode("XX S NP -LRB- S) )S".replace(")", "-RRB-"))
-    assert not {*words} & {*TreeSymbols(tokenizer).ids}
+    assert not {*words} & {*TreeSymbols.of(tokenizer).ids}

@@ -4,7 +4,7 @@ import pytest
 
 from dragoman.errors import UserError
 from dragoman.evaluation.parseval import SHORT, TreeScore, score_trees
-from dragoman.text.trees import Tree, flat, parse_brackets
+from dragoman.text.trees import Tree, parse_brackets
 
 
 def tree_of(text: str) -> Tree:
@@ -101,9 +101,17 @@ def test_exact_is_every_bracket_and_no_other() -> None:
     assert score("(S (NP (NN a)))", "(S (NP (NP (NN a))))").exact == 0
 
 
+def test_tags_are_compared_where_words_count() -> None:
+    found = score(GOLD, GOLD.replace("(NN cat)", "(JJ cat)").replace("(. .)", "(NN .)"))
+    assert (found.words, found.tagged, counts(found)) == (6, 5, (5, 5, 5))
+    assert dict(found.rows())["tagging accuracy"] == "83.33"
+
+
 def test_the_second_table_is_of_short_sentences_with_their_punctuation() -> None:
+    stop, trace = Tree(".", (), "."), Tree("-NONE-", (), "*")
+
     def sentence(words: int) -> Tree:
-        return flat([Tree(".", (), "."), Tree("-NONE-", (), "*"), *[Tree("NN", (), "a")] * words])
+        return Tree("S", (stop, trace, *[Tree("NN", (), "a")] * words))
 
     trees = [sentence(SHORT - 1), sentence(SHORT)]
     assert score_trees(trees, trees, SHORT).sentences == 1

@@ -24,13 +24,13 @@ class Upper:
     """Answers in capitals, each window in a thread, in whatever order the threads end."""
 
     def __init__(self, window: int = 8, in_flight: int = 3, work: Callable[[], None] = int) -> None:
-        self.window, self.in_flight, self.read_ahead = window, in_flight, 1
+        self.window, self.in_flight = window, in_flight
         self.asked: list[Key] = []
         self.firsts: list[int] = []
         self._work = work
         self._pool = ThreadPoolExecutor(in_flight)
 
-    def submit(self, keys: Sequence[Key], first: int, waiting: int) -> Future[list[Answer]]:
+    def submit(self, keys: Sequence[Key], first: int) -> Future[list[Answer]]:
         self.asked += keys
         self.firsts.append(first)
         return self._pool.submit(self._answer, keys)

@@ -1,5 +1,6 @@
 """Recurrent and convolutional encoder-decoders, held to what every model here must do."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dragoman.config import Config, ModelConfig, TrainingConfig, resolve_config
 from dragoman.corpus.batches import Batch
 from dragoman.corpus.store import CorpusStore, write_store
+from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.decoding.hypothesis import Hypothesis
 from dragoman.decoding.rescoring import Forced
 from dragoman.decoding.search import Limits, beam_search
@@ -23,6 +25,7 @@ from dragoman.model import recurrent
 from dragoman.model.assembly import build_model
 from dragoman.model.cache import RowStates
 from dragoman.model.encoder_decoder import EncoderDecoder
+from dragoman.model.folder import save_model
 from dragoman.training.distributed import Ranks
 from dragoman.training.objective import batch_loss
 from dragoman.training.trainer import StopRequestedError, Trainer
@@ -47,7 +50,7 @@ def make(config: ModelConfig, seed: int = 1) -> EncoderDecoder:
     return model
 
 
-def sentences(*lengths: int, seed: int = 2) -> Tensor:
+def ids_of(*lengths: int, seed: int = 2) -> Tensor:
     chance = np.random.default_rng(seed)
     return pad_rows([chance.integers(4, VOCABULARY, length).tolist() for length in lengths])
 
@@ -57,7 +60,7 @@ def sentences(*lengths: int, seed: int = 2) -> Tensor:
 def test_steps_are_the_teacher_forced_pass(kind: str, layers: tuple[int, int]) -> None:
     """Of several beams that are reordered, while a sentence in the middle leaves."""
     model, beams, steps = make(settings(kind, layers)), 3, 7
-    source = sentences(5, 9, 2)
+    source = ids_of(5, 9, 2)
     with torch.inference_mode():
         cache = model.start(model.encode(source), source, beams)
         assert isinstance(cache, RowStates)
@@ -80,7 +83,7 @@ def test_steps_are_the_teacher_forced_pass(kind: str, layers: tuple[int, int]) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_changes_nothing(kind: str) -> None:
     model = make(settings(kind, kernel_width=4) if kind == "convolutional" else settings(kind))
-    source, target = sentences(3, 11, 1, 6), sentences(8, 2, 5, 1, seed=3)
+    source, target = ids_of(3, 11, 1, 6), ids_of(8, 2, 5, 1, seed=3)
     with torch.inference_mode():
         together = model(source, target)
         for row in range(4):
@@ -92,7 +95,7 @@ def test_padding_changes_nothing(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_place_sees_a_later_token(kind: str) -> None:
     model = make(settings(kind))
-    source, target = sentences(6), sentences(9, seed=3)
+    source, target = ids_of(6), ids_of(9, seed=3)
     changed = target.clone()
     changed[:, 5:] = 4 + (changed[:, 5:] - 3) % (VOCABULARY - 4)
     with torch.inference_mode():
@@ -104,7 +107,7 @@ def test_no_place_sees_a_later_token(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_source_token_counts_wherever_it_stands(kind: str) -> None:
     model = make(settings(kind))
-    source, target = sentences(7), sentences(4, seed=3)
+    source, target = ids_of(7), ids_of(4, seed=3)
     with torch.inference_mode():
         found = model(source, target)
         for place in range(7):
@@ -141,7 +144,7 @@ def test_the_search_finds_what_scoring_confirms(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_weights_are_of_the_tokens_and_add_up(kind: str) -> None:
     model = make(settings(kind))
-    source, target = sentences(3, 6), sentences(4, 5, seed=3)
+    source, target = ids_of(3, 6), ids_of(4, 5, seed=3)
     maps = model.attention_maps(source, target)
     layers, heads = model.attends
     assert (len(maps.cross), maps.encoder, maps.decoder) == (layers, [], [])
@@ -154,7 +157,7 @@ def test_attention_weights_are_of_the_tokens_and_add_up(kind: str) -> None:
 def test_attention_in_parts_is_the_same_with_its_gradients(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    source, target = sentences(5, 4), sentences(6, 3, seed=3)
+    source, target = ids_of(5, 4), ids_of(6, 3, seed=3)
     found = []
     for sums in (recurrent._MOST_SUMS, 1):
         monkeypatch.setattr(recurrent, "_MOST_SUMS", sums)
@@ -169,7 +172,7 @@ def test_attention_in_parts_is_the_same_with_its_gradients(
 @pytest.mark.parametrize("kind", KINDS)
 def test_bfloat16_is_about_the_same(kind: str) -> None:
     """Both of a model in it, and of one in float32 that computes in it."""
-    source, target = sentences(5, 8), sentences(6, 3, seed=3)
+    source, target = ids_of(5, 8), ids_of(6, 3, seed=3)
     model = make(settings(kind))
     with torch.inference_mode():
         exact = model(source, target)
@@ -187,7 +190,7 @@ def test_the_cost_is_what_pytorch_counts(kind: str, layers: tuple[int, int]) -> 
     config = settings(kind, layers, dropout=0.0)
     batch, source, target = 3, 7, 5
     model = make(config)
-    ids = sentences(*[source] * batch), sentences(*[target] * batch, seed=3)
+    ids = ids_of(*[source] * batch), ids_of(*[target] * batch, seed=3)
     # In float32 oneDNN's LSTM is one operation, inside of which nothing is counted.
     model.double().embedding.compute_dtype = torch.float64
     with FlopCounterMode(display=False) as counter:
@@ -204,7 +207,7 @@ def test_the_cost_is_what_pytorch_counts(kind: str, layers: tuple[int, int]) -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_few_updates_lower_the_loss(kind: str) -> None:
     model = make(settings(kind)).train()
-    source = sentences(6, 4, 5, 6, 3)
+    source = ids_of(6, 4, 5, 6, 3)
     bos = torch.full((5, 1), 2)
     target = torch.cat([source, bos * 0], dim=1)
     batch = Batch(
@@ -290,3 +293,35 @@ def test_every_preset_serves_every_kind(preset: str, kind: str) -> None:
 def test_language_models_are_transformers() -> None:
     with pytest.raises(UserError, match="kind lstm is not for the task lm"):
         resolve_config("small", flags={"task": "lm"}, assignments=["model.kind=lstm"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_commands_work_or_say_why_not(
+    kind: str, dragoman: Callable[..., Any], sentences: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    config = Config(model=settings(kind), source_language="en", target_language="de")
+    tokenizer = Tokenizer.train((text for pair in sentences for text in pair), 350)
+    network = build_model(config, tokenizer.vocabulary_size)
+    folder = tmp_path / "model"
+    save_model(folder, config, tokenizer, dict(network.state_dict()), "# a card")
+    source, target = tmp_path / "a.en", tmp_path / "a.de"
+    for path, side in ((source, 0), (target, 1)):
+        path.write_text("".join(f"{pair[side]}\n" for pair in sentences[:5]), "utf-8")
+    chosen = "--model", folder, "--source", source, "--target", target
+    assert f"{kind}, d_model 16" in dragoman("info", folder).out.decode()
+    lines = source.read_bytes()
+    translated = dragoman(
+        "translate", "--model", folder, "--set", "search.max_extra_tokens=2", stdin=lines
+    )
+    assert (translated.status, len(translated.lines)) == (0, 5)
+    assert f"the native engine is used: its kind is {kind}" in translated.err
+    scored = dragoman("score", *chosen)
+    assert (scored.status, len(scored.lines)) == (0, 5)
+    for more in (("--hide",), ("--layer", "1", "--head", "1")):
+        aligned = dragoman("align", *chosen, *more)
+        assert (aligned.status, len(aligned.lines)) == (0, 5)
+    refused = dragoman("attend", "--model", folder, "the cat", "--out", tmp_path / "page.html")
+    assert refused.status == 2
+    assert f"model.kind is {kind}" in refused.err
+    named = dragoman("translate", "--model", folder, "--engine", "ctranslate2", stdin=lines)
+    assert (named.status, named.lines) == (2, [])

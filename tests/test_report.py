@@ -134,7 +134,7 @@ def test_a_training_leaves_log_report_and_event_files(
 ) -> None:
     monkeypatch.setattr(Meter, "SECONDS", 0.0)
     out = tmp_path / "model"
-    options = (*SMALL, "--budget", "6-steps", "--tensorboard")
+    options = (*SMALL, "--budget", "6-steps", "--set", "training.tensorboard=true")
     done = dragoman("train", *hostile_corpus, "--out", out, *options)
     assert done.status == 0, done.err
     work = out / "training"
@@ -197,7 +197,8 @@ def test_without_tensorboardx_nothing_is_begun(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     files = ("--source", tmp_path / "a.en", "--target", tmp_path / "a.de")
-    done = dragoman("train", *files, "--out", tmp_path / "out", "--tensorboard")
+    setting = ("--set", "training.tensorboard=true")
+    done = dragoman("train", *files, "--out", tmp_path / "out", *setting)
     assert done.status == 2
     assert "pip install 'dragoman[tensorboard]'" in done.err
     assert not (tmp_path / "out").exists()

@@ -9,6 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dragoman.config import ModelConfig
 from dragoman.corpus.batches import Batch
+from dragoman.model.sequence_model import SequenceModel
+from dragoman.model.stacks import DecoderOnly, EncoderOnly
 from dragoman.model.transformer import Transformer
 from dragoman.training import utilization as module
 from dragoman.training.loss import Loss
@@ -21,7 +23,7 @@ VOCABULARY = 50
 SIZES: dict[str, Any] = {"d_model": 12, "d_ff": 20, "heads": 3, "max_positions": 32}
 
 
-def counted(model: Transformer, batch: int, source: int, target: int) -> int:
+def counted(model: SequenceModel, batch: int, source: int, target: int) -> int:
     """What PyTorch counts in a forward and backward pass over sentences without padding."""
     ids = (
         torch.randint(4, VOCABULARY, (batch, source)),
@@ -53,6 +55,16 @@ def test_the_cost_is_what_pytorch_counts(
     assert TrainingCost.of(config, VOCABULARY, 2).of_lengths(*lengths) == 2 * cost.of_lengths(
         *lengths
     )
+
+
+def test_a_single_stack_reads_the_target_alone() -> None:
+    config = ModelConfig(**SIZES, encoder_layers=1, decoder_layers=4)
+    for model, name in (
+        (DecoderOnly(config, VOCABULARY), "decoder"),
+        (EncoderOnly(config, VOCABULARY), "encoder"),
+    ):
+        cost = TrainingCost.of(config, VOCABULARY, stacks=(name,))
+        assert cost.of_lengths(np.full(3, 2), np.full(3, 7)) == counted(model, 3, 2, 7)
 
 
 def test_a_padded_batch_costs_what_its_sentences_cost() -> None:

@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from dragoman.config import ModelConfig
 from dragoman.decoding.converted import refusal
 from dragoman.model import attention as attention_module
+from dragoman.model import stacks
 from dragoman.model.attention import attention, self_attention
 from dragoman.model.sequence_model import SequenceModel
 from dragoman.model.stacks import DecoderOnly, EncoderOnly
@@ -159,6 +160,24 @@ def test_a_step_sees_the_last_positions_only(window: int) -> None:
         (maps.decoder[0], band([9, 9], True, window)),
     ):
         assert not weights.masked_select(~seen).any()
+
+
+@WINDOWS
+def test_a_beginning_is_read_in_pieces(window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what follows it, of texts of different lengths, as the teacher-forced pass reads them."""
+    monkeypatch.setattr(stacks, "_PIECE", 4)
+    model = make_model(DecoderOnly, window).eval()
+    assert isinstance(model, DecoderOnly)
+    lengths = 11, 6
+    beginnings, following = make_ids([*lengths]), make_ids([3, 3])
+    with torch.no_grad():
+        cache = model.start(2)
+        first, later = model.step_states(beginnings, cache), model.step_states(following, cache)
+        for row, length in enumerate(lengths):
+            whole = torch.cat([beginnings[row, :length], following[row]])[None]
+            expected = model.hidden(whole, whole)[0]
+            assert_close(first[row, :length], expected[:length], rtol=1e-4, atol=1e-4)
+            assert_close(later[row], expected[length:], rtol=1e-4, atol=1e-4)
 
 
 def test_ctranslate2_refuses_a_window() -> None:

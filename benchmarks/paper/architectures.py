@@ -7,7 +7,7 @@ GRU encoder-decoders with attention, and the convolutional one are trained by `d
 one prepared corpus for so many minutes each; the others' width is chosen so that they have as many
 parameters as the Transformer. All are translated by PyTorch with beam 4. Then, of untrained models
 of these sizes, the time of a training step by the length of its sentences, and of small models
-(preset tiny) how well they copy symbols over a distance (architectures_probe.py says how).
+(d_model 64) how well they copy symbols over a distance (architectures_probe.py says how).
 
 What is done is kept in DIR/results.json and not done again. Prints Markdown.
 """
@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from architectures_probe import DISTANCES, LENGTHS, copying, tokens_per_second
+from architectures_probe import DISTANCES, LENGTHS, VOCABULARY, copying, tokens_per_second
 
 from dragoman.config import Config, resolve_config
 from dragoman.corpus.prepared import TOKENIZER
@@ -35,7 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "gru": {"encoder_layers": 2, "decoder_layers": 2},
     "convolutional": {"encoder_layers": 6, "decoder_layers": 6, "positions": "learned"},
 }
-_STEP = 4  # of a width; all matrices of a model change with it, by 1% or so
+_STEP = 2  # of a width, which is even
 Results = dict[str, dict[str, Any]]
 
 
@@ -69,9 +69,10 @@ def equal_width(kind: str, wanted: int, vocabulary_size: int, preset: str = "sma
     return min(low, high, key=distance)
 
 
-def equal_configs(vocabulary_size: int, preset: str = "small") -> dict[str, Config]:
-    """All kinds, with as many parameters as the Transformer of a preset."""
-    width = resolve_config(preset).model.d_model
+def equal_configs(
+    vocabulary_size: int, preset: str = "small", width: int = 256
+) -> dict[str, Config]:
+    """All kinds, with as many parameters as the Transformer of a preset and a width."""
     wanted = parameters(config_of("transformer", width, preset), vocabulary_size)
     widths = {
         kind: width if kind == "transformer" else equal_width(kind, wanted, vocabulary_size, preset)
@@ -106,30 +107,14 @@ def train(config: Config, prepared: Path, options: argparse.Namespace) -> dict[s
     out = options.work / model.kind
     settings = SETTINGS[model.kind] | {"kind": model.kind, "d_model": model.d_model}
     assigned = [f"--set=model.{name}={value}" for name, value in settings.items()]
-    budget = f"{options.minutes * 60:g}s"
-    dragoman(
-        "train", "--prepared", prepared, "--out", out, "--preset", "small", "--budget", budget,
-        "--device", "cpu", *assigned, *(f"--set={value}" for value in options.set),
-    )  # fmt: skip
+    given = ["--preset", "small", "--budget", f"{options.minutes * 60:g}s", "--device", "cpu"]
+    assigned += [f"--set={value}" for value in options.set]
+    dragoman("train", "--resume", "--prepared", prepared, "--out", out, *given, *assigned)
     source, target = text(options, "test2016")
-    measured = json.loads(
-        dragoman(
-            "evaluate",
-            "--model",
-            out,
-            "--source",
-            source,
-            "--reference",
-            target,
-            "--json",
-            "--engine",
-            "native",
-            "--device",
-            "cpu",
-            "--output",
-            out / "test2016.txt",
-        )  # fmt: skip
-    )
+    given = ["--json", "--engine", "native", "--device", "cpu", "--output", out / "test2016.txt"]
+    files = ["--source", source, "--reference", target]
+    measured = json.loads(dragoman("evaluate", "--model", out, *files, *given))
+    (system,) = measured["systems"]
     records = read_training_log(out / "training" / "log.jsonl").records
     start, end = records["start"][-1], records["end"][-1]
     return {
@@ -137,12 +122,13 @@ def train(config: Config, prepared: Path, options: argparse.Namespace) -> dict[s
         "layers": [model.encoder_layers, model.decoder_layers],
         "parameters": start["parameters"],
         "precision": start["precision"],
-        "updates": end["step"],
-        "tokens": end["tokens"],
+        "updates": int(end["step"]),
+        "tokens": int(end["tokens"]),
         "seconds": end["seconds"],
         "nll": end["nll"],
         "perplexity": end["perplexity"],
-        "test": measured,
+        "scores": {name: score["value"] for name, score in system["scores"].items()},
+        "signature": measured["signatures"]["BLEU"],
     }
 
 
@@ -157,16 +143,16 @@ def report(results: Results, minutes: float) -> str:
     """All that is done, as Markdown."""
     parts = []
     if trained := results["training"]:
-        rows = [["model", "layers", "d_model", "M parameters", "updates", "nll", "BLEU", "chrF2"]]
+        rows = [
+            ["model", "layers", "d_model", "M parameters", "updates", "M tokens", "nll", "BLEU"]
+        ]
         for kind, found in trained.items():
-            system = found["test"]["systems"][0]
+            size, seen = f"{found['parameters'] / 1e6:.2f}", f"{found['tokens'] / 1e6:.2f}"
+            learned = f"{found['nll']:.3f}", f"{found['scores']['BLEU']:.2f}"
             layers = " + ".join(map(str, found["layers"]))
-            rows.append(
-                [kind, layers, str(found["d_model"]), f"{found['parameters'] / 1e6:.2f}",
-                 f"{found['updates']:,}", f"{found['nll']:.3f}",
-                 f"{system['bleu']:.2f}", f"{system['chrf']:.2f}"]
-            )  # fmt: skip
-        signature = next(iter(trained.values()))["test"]["systems"][0]["bleu_signature"]
+            width, updates = str(found["d_model"]), f"{found['updates']:,}"
+            rows.append([kind, layers, width, size, updates, seen, *learned])
+        signature = found["signature"]
         parts += [table(rows), f"{minutes:g} minutes each; test2016, `{signature}`."]
     if speeds := results["lengths"]:
         rows = [["tokens/s of a training step, sentences of", *map(str, LENGTHS)]]
@@ -191,7 +177,7 @@ def run(options: argparse.Namespace) -> Results:
     prepared = prepare(options)
     vocabulary_size = Tokenizer.load(prepared / TOKENIZER).vocabulary_size
     configs = equal_configs(vocabulary_size)
-    small = equal_configs(64, "tiny")
+    small = equal_configs(VOCABULARY, "tiny", 64)
     for kind, config in configs.items():
         jobs = {
             "training": lambda config=config: train(config, prepared, options),
@@ -213,7 +199,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("text", type=Path)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=5.0, help="of training, for each model")
-    parser.add_argument("--copying-updates", type=int, default=600)
+    parser.add_argument("--copying-updates", type=int, default=1500)
     parser.add_argument("--kinds", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--parts", nargs="+", default=["training", "lengths", "copying"])
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.NAME=VALUE")

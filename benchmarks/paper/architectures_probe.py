@@ -20,7 +20,7 @@ from dragoman.corpus.tokenizer import Tokenizer
 from dragoman.model.assembly import build_model
 from dragoman.model.sequence_model import SequenceModel, parameter_count
 from dragoman.training.objective import batch_loss
-from dragoman.training.optimizer import make_optimizer
+from dragoman.training.optimizer import Adam, make_optimizer
 from dragoman.training.precision import choose_precision
 
 LENGTHS = (16, 32, 64, 128, 256, 512)
@@ -29,7 +29,7 @@ _COPIED, _SEQUENCES = 4, 16
 # Ids: the special ones, eight symbols, eight fillers, the mark.
 _FIRST = Tokenizer.eos_id + 1
 _SYMBOLS, _FILLERS, _MARK = _FIRST, _FIRST + 8, _FIRST + 16
-_VOCABULARY = 64
+VOCABULARY = 64
 _RATE, _WARMUP = 2e-3, 50
 
 
@@ -57,11 +57,11 @@ def tokens_per_second(config: Config, vocabulary_size: int) -> dict[str, float]:
     return found
 
 
-def update(model: SequenceModel, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
+def update(model: SequenceModel, optimizer: Adam, batch: Batch) -> float:
     """One update; the loss before it, in nats a token."""
     loss = batch_loss(model, batch, 0.0)
     (loss.smoothed / loss.tokens).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.clip(1.0)
     optimizer.step()
     optimizer.zero_grad()
     return float(loss.nll) / loss.tokens
@@ -71,7 +71,7 @@ def copying(config: Config, updates: int) -> dict[str, Any]:
     """Train on copying; the share of symbols that are right by distance, of fresh sequences."""
     torch.manual_seed(1)
     sizes = config.model.model_copy(update={"dropout": 0.0})
-    model = build_model(config.model_copy(update={"model": sizes}), _VOCABULARY).train()
+    model = build_model(config.model_copy(update={"model": sizes}), VOCABULARY).train()
     optimizer = make_optimizer(model, config.training)
     chance, begun = np.random.default_rng(1), time.perf_counter()
     for number in range(updates):

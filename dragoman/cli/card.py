@@ -50,6 +50,9 @@ def model_card(
     """The README.md of a model folder."""
     rows, kind = task.rows, "Transformer" if config.model.kind == "transformer" else "model"
     layers = " and ".join(f"{count} {name}" for name, count in stacks(config).items())
+    measure = KINDS[config.task].measure
+    if measure:
+        measure = f":\nmeasure on text that took no part with `{measure}`"
     return f"""# {title(config)}
 
 A {kind} that {task.purpose}, made with Dragoman {__version__}.
@@ -62,8 +65,8 @@ A {kind} that {task.purpose}, made with Dragoman {__version__}.
 
 {summary.results.card}
 
-The weights are {summary.kept}. Validation data chose them, so these scores flatter a little:
-measure on text that took no part with `{KINDS[config.task].measure}`.
+The weights are {summary.kept}. Validation data chose them, so these scores flatter a \
+little{measure}.
 
 ## Data
 

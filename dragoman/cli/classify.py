@@ -29,7 +29,7 @@ def classify(
     With --data, whose second column holds the true labels, accuracy and macro-F1 go to stderr.
 
     \b
-    dragoman classify --model models/topics lines.txt
+    dragoman classify --model models/topics new.en
     """
     from dragoman.corpus.pairs import Pair, read_table
     from dragoman.decoding.encoders import TextEncoder

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from dragoman.cli import stages
 from dragoman.cli.options import parse_budget
-from dragoman.config import ModelConfig
+from dragoman.config import Config, ModelConfig
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def distill_model(
 def _describe(folders: list[Path]) -> "list[ModelDescription]":
     from dragoman.model.description import describe
 
-    teachers = [describe(folder) for folder in folders]
+    teachers = [describe(folder, "translation") for folder in folders]
     tokenizer = teachers[0].tokenizer.to_bytes()
     for other in teachers[1:]:
         if other.tokenizer.to_bytes() != tokenizer:
@@ -125,8 +125,13 @@ def _request(
 
 def decoder_weights(model: ModelConfig) -> int:
     """The weights of the decoder's matrices: what runs for every token of every hypothesis."""
-    attention = 2 * model.d_model * model.heads * (model.key_width + model.value_width)
-    return model.decoder_layers * (2 * attention + 2 * model.d_model * model.d_ff)
+    import torch
+
+    from dragoman.model.assembly import build_model
+
+    with torch.device("meta"):
+        parameters = list(build_model(Config(model=model), 1).named_parameters())
+    return sum(p.numel() for name, p in parameters if name.startswith("decoder") and p.dim() > 1)
 
 
 def _check_student(request: stages.TrainingRequest, teachers: "list[ModelDescription]") -> None:

@@ -36,7 +36,7 @@ def embed(
     is a JSON array; with it, the rows of one array are the lines. Memory does not grow with them.
 
     \b
-    dragoman embed --model models/english lines.txt --out vectors.npy
+    dragoman embed --model models/english new.en --out vectors.npy
     """
     from dragoman.decoding.encoders import TextEncoder
 

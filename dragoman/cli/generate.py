@@ -33,7 +33,7 @@ nats).
 \b
 dragoman generate --model models/lm --prompt "Yesterday I"
 dragoman generate --model models/lm --samples 5 --temperature 0.8 --stop .
-dragoman generate --model models/lm < prompts.txt
+dragoman generate --model models/lm < new.en
 """
 
 _Prompt = Annotated[
@@ -113,7 +113,7 @@ def _show_growing(writer: "Writer", prompt: str, wish: "Wish") -> None:
 
     done = 0
 
-    def show(_: int, writing: "Writing") -> None:
+    def show(writing: "Writing") -> None:
         nonlocal done
         settled = writing.settled
         until = len(settled)

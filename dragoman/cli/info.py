@@ -54,7 +54,7 @@ def _parameters(loaded: "Loaded") -> dict[str, int]:
     """Trained parameters by part; the embedding is also the output layer and counts once."""
     parts: dict[str, int] = {}
     for name, parameter in loaded.model.named_parameters():
-        part = name.partition(".")[0].removesuffix("_norm")
+        part = name.partition(".")[0].partition("_")[0]
         parts[part] = parts.get(part, 0) + parameter.numel()
     return parts
 

@@ -59,7 +59,7 @@ TableFile = Annotated[
     typer.Option(
         "--data",
         metavar="FILE",
-        help='Both sides in one file: .tsv, or .jsonl with "source" and "target".',
+        help='Both sides, or texts and labels: .tsv, or .jsonl with "source" and "target".',
     ),
 ]
 Engine = Annotated[

@@ -38,7 +38,7 @@ def perplexity(
     one further: every token is predicted once, from half a window or more of what stands before it.
 
     \b
-    dragoman perplexity --model models/lm test.txt
+    dragoman perplexity --model models/lm test.en
     """
     from dragoman.corpus.pairs import read_texts
     from dragoman.decoding.perplexity import Reader

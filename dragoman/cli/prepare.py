@@ -34,7 +34,7 @@ def prepare(
     \b
     dragoman prepare --source train.en --target train.de --out corpora/en-de
     dragoman train --prepared corpora/en-de --out models/en-de
-    dragoman prepare --text corpus.txt --out corpora/text
+    dragoman prepare --text train.en --out corpora/text
     """
     from dragoman.cli import stages
     from dragoman.training.checkpoints import folder_lock

@@ -46,6 +46,7 @@ def score(
     \b
     dragoman score --model models/en-de --source test.en --target test.de
     """
+    from dragoman.corpus.context import Preceding
     from dragoman.decoding.perplexity import perplexity
     from dragoman.decoding.scorer import Scorer
 
@@ -55,9 +56,11 @@ def score(
     scorer = Scorer.load(model, device)
     options.check_languages(scorer.config, source_language, target_language)
     pairs, total, tokens, done = files.pairs(), 0.0, 0, 0
+    preceding = Preceding(scorer.config.data.context_sentences)
     while window := list(islice(pairs, _WINDOW)):
         sources, targets = [pair.source for pair in window], [pair.target for pair in window]
-        for result in scorer.score(sources, targets, done + 1, attention):
+        contexts = list(map(preceding.of, sources))
+        for result in scorer.score(sources, targets, done + 1, attention, contexts):
             if as_json:
                 print(_json_line(result))
             else:

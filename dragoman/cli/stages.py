@@ -60,10 +60,10 @@ class Choices:
         """What the model is for."""
         return str(self.flags.get("task", "translation"))
 
-    def for_task(self, task: str | None, *others: str | None) -> "Choices":
-        """The same for a task: the one that is given, of the file, or the first known other."""
-        found = (name for name in (task, self.file.get("task"), *others) if name)
-        return replace(self, flags=self.flags | {"task": next(found, "translation")})
+    def for_task(self, task: str | None, likely: str | None) -> "Choices":
+        """The same for a task: the one that is given, of the file, or the likely one."""
+        found = task or self.file.get("task") or likely or "translation"
+        return replace(self, flags=self.flags | {"task": found})
 
     def resolve(self, pairs: int, flags: dict[str, Any] | None = None) -> Config:
         """All settings for a corpus of so many pairs. Raises UserError."""
@@ -191,6 +191,8 @@ def _train_model(request: TrainingRequest, ranks: "Ranks") -> None:
         require_tensorboard()
     if wanted.training.lora_rank and request.parent is None:
         raise UserError("training.lora_rank: adapters belong to a model", "give --init-from DIR")
+    if wanted.training.r_drop and wanted.task in ("mlm", "classification"):
+        raise UserError("training.r_drop is for models that write text", "leave it out")
     check_output(request.out)
     if request.files is not None:
         check_files(request.files)

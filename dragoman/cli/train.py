@@ -19,7 +19,7 @@ _WITH_RESUME = {"out", "resume", "device"}
 _NAMES = {"assignments": "set"}  # of options, where they are not those of parameters
 
 _HELP = """\
-Train a model: raw parallel text in, a model folder out; or text, for a language model.
+Train a model: raw text in, a model folder out.
 
 Reads and cleans the pairs, sets validation data aside, trains the tokenizer, stores the
 corpus, trains with validation and early stopping, averages checkpoints and measures the
@@ -40,7 +40,8 @@ are in DIR/training/config.toml.
 \b
 dragoman train --source train.en --target train.de --out models/en-de
 dragoman train --resume --out models/en-de
-dragoman train --task lm --text corpus.txt --out models/lm
+dragoman train --task lm --text train.en --out models/lm
+dragoman train --task classification --data labeled.tsv --out models/topics
 dragoman train --init-from models/en-de --data new.tsv --out models/new
 """
 
@@ -84,9 +85,8 @@ def train(
         return
     seconds, steps = options.parse_budget(budget)
     files, parent = None, _parent(init_from, init_encoder_from)
-    of_parent = parent.config.task if parent and init_from else None
-    likely = of_parent, _task_of(prepared), "lm" if text else None
-    choices = stages.Choices.of(preset, config, assignments).for_task(task, *likely)
+    likely = _likely_task(parent if init_from else None, prepared, text)
+    choices = stages.Choices.of(preset, config, assignments).for_task(task, likely)
     if parent is not None:
         choices = choices.after(parent.config)
     paths, validation = (source, target, data), (valid_source, valid_target)
@@ -116,12 +116,17 @@ def _parent(init_from: Path | None, encoder: Path | None) -> "ModelDescription |
     return parent_of_options(init_from, encoder)
 
 
-def _task_of(prepared: Path | None) -> str | None:
-    if prepared is None:
-        return None
-    from dragoman.corpus.prepared import load_prepared
+def _likely_task(
+    parent: "ModelDescription | None", prepared: Path | None, text: Path | None
+) -> str | None:
+    """The task of a model to go on from or of a corpus; of text a language model."""
+    if parent is not None:
+        return parent.config.task
+    if prepared is not None:
+        from dragoman.corpus.prepared import load_prepared
 
-    return load_prepared(prepared).task
+        return load_prepared(prepared).task
+    return "lm" if text is not None else None
 
 
 def _is_begun(request: "TrainingRequest") -> bool:

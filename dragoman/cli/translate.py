@@ -190,7 +190,8 @@ class _Job:
             self._translate_on_cluster(self._ray, write, done, free)
             return
         threads = self._recipe.choice.threads
-        workers = Workers(self._recipe, self._translator, self._wanted, threads, given.typed)
+        alone = given.typed or len(given.texts) == 1
+        workers = Workers(self._recipe, self._translator, self._wanted, threads, alone)
         pace = Pace(not given.stored, given.prefix is None, done + 1)
         with (
             Pipeline(given.entries(done), workers, pace) as pipeline,

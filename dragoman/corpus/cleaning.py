@@ -45,6 +45,7 @@ TOO_LONG = "too long"
 DUPLICATE = "duplicate pair"
 UNTRANSLATED = "untranslated"
 LENGTH_RATIO = "length ratio"
+_OF_TEXTS = {EMPTY: "blank", DUPLICATE: "duplicate text"}
 
 # Tab, LF and CR are part of many strings. U+FFFD stands for a byte that was already lost, C1
 # controls for text decoded with the wrong table, a surrogate for half a character.
@@ -79,6 +80,8 @@ class CleaningReport:
 
     def count(self, reason: str, number: int, examples: Iterable[tuple[int, Pair]]) -> None:
         """Count so many dropped pairs, of which some are given with their lines."""
+        if self.unit == "texts":
+            reason = _OF_TEXTS.get(reason, reason)
         self.dropped[reason] = self.dropped.get(reason, 0) + number
         known = self.examples.setdefault(reason, [])
         known += islice(examples, EXAMPLES - len(known))

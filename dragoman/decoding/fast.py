@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,17 +45,27 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _widest_vectors() -> None:
-    """Have CTranslate2 use AVX-512 where it pays; it asks once, when its first model is opened."""
-    if _INSTRUCTIONS in os.environ:
-        return
+def has_wide_vectors() -> bool:
+    """Whether this processor has AVX-512 and does not slow down for it."""
     try:
         with Path("/proc/cpuinfo").open("rb") as stream:
             flags = next((line for line in stream if line.startswith(b"flags")), b"")
     except OSError:  # another system than Linux
+        return False
+    return _WIDE.issubset(flags.decode(errors="replace").split())
+
+
+@contextmanager
+def _widest_vectors() -> Iterator[None]:
+    """Have CTranslate2 use AVX-512 where it pays: it asks when its first model is opened."""
+    if _INSTRUCTIONS in os.environ or not has_wide_vectors():
+        yield
         return
-    if _WIDE.issubset(flags.decode(errors="replace").split()):
-        os.environ[_INSTRUCTIONS] = "AVX512"
+    os.environ[_INSTRUCTIONS] = "AVX512"
+    try:
+        yield
+    finally:
+        del os.environ[_INSTRUCTIONS]
 
 
 def unsupported(request: Request, vocabulary_size: int) -> str | None:
@@ -119,7 +130,6 @@ class CTranslate2Engine:
         self._names = [str(number) for number in range(tokenizer.vocabulary_size)]
         self._ids = {name: number for number, name in enumerate(self._names)}
         self._opening, self._has_shortlist = threading.Lock(), False
-        _widest_vectors()
         self._translator = self._open(config.search.shortlist)
 
     def _open(self, shortlist: bool) -> ctranslate2.Translator:
@@ -140,7 +150,7 @@ class CTranslate2Engine:
         }
         # CTranslate2 sets the OpenMP threads of the thread that opens it to intra_threads: in this
         # one, PyTorch would compute on one core from then on.
-        with ThreadPoolExecutor(1) as thread:
+        with ThreadPoolExecutor(1) as thread, _widest_vectors():
             return thread.submit(ctranslate2.Translator, str(self._folder), **options).result()
 
     def _opened(self, shortlist: bool) -> ctranslate2.Translator:

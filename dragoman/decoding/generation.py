@@ -22,6 +22,8 @@ from dragoman.text.protect import escape_literals, unmask
 from dragoman.training.precision import choose_device
 
 _BROKEN = "\ufffd"
+# Texts that are written together.
+_TEXTS = 256
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Writing:
         return self.text if self.ended else self.text.rstrip(_BROKEN)
 
 
-Watch = Callable[[int, Writing], None]
+Watch = Callable[[Writing], None]
 
 
 class Writer:
@@ -75,14 +77,13 @@ class Writer:
         """Load a model folder. Raises UserError for a folder that is no language model."""
         return cls(load_any(Path(folder), ("lm",), choose_device(device)))
 
-    @torch.inference_mode()
     def write(
         self, prompts: Sequence[str], wish: Wish, watch: Watch | None = None
     ) -> list[list[Writing]]:
         """`wish.samples` texts for each prompt, which do not depend on the other prompts.
 
-        watch(number, text) is told of every text, numbered through, whenever it has grown.
-        Raises UserError when a prompt and what is to follow are longer than the model can be.
+        watch(text) is told of every text whenever it has grown. Raises UserError when a prompt
+        and what is to follow are longer than the model can be.
         """
         encoded = [self.tokenizer.encode(escape_literals(prompt)) for prompt in prompts]
         self._check_lengths(encoded, wish)
@@ -93,6 +94,21 @@ class Writer:
             for ids in encoded
             for number in range(wish.samples)
         ]
+        for first in range(0, len(texts), _TEXTS):
+            some = slice(first, first + _TEXTS)
+            self._go_on(texts[some], starts[some], chances[some], wish, watch)
+        return [texts[n : n + wish.samples] for n in range(0, len(texts), wish.samples)]
+
+    @torch.inference_mode()
+    def _go_on(
+        self,
+        texts: list[Writing],
+        starts: list[list[int]],
+        chances: list[random.Random],
+        wish: Wish,
+        watch: Watch | None,
+    ) -> None:
+        """Write texts that begin with these tokens to their ends."""
         device, cache = self.model.embedding.weight.device, self.model.start(len(texts))
         open_ = list(range(len(texts)))
         ids = pad_rows([[Tokenizer.bos_id, *start] for start in starts])
@@ -106,13 +122,12 @@ class Writer:
             for number, symbol, log_prob in zip(open_, symbols, log_probs, strict=True):
                 self._grow(texts[number], starts[number], symbol, log_prob, wish)
                 if watch is not None:
-                    watch(number, texts[number])
+                    watch(texts[number])
             kept = [row for row, number in enumerate(open_) if texts[number].ended is None]
             if len(kept) < len(open_):
                 open_ = [open_[row] for row in kept]
                 cache.keep(torch.tensor(kept, dtype=torch.long, device=device))
             ids = torch.tensor([symbols[row] for row in kept], dtype=torch.long)[:, None]
-        return [texts[n : n + wish.samples] for n in range(0, len(texts), wish.samples)]
 
     def _grow(
         self, writing: Writing, start: list[int], symbol: int, log_prob: float, wish: Wish

@@ -24,7 +24,7 @@ from dragoman.decoding.step import Cache, pad_rows, start, states
 from dragoman.decoding.tree_grammar import TreeGrammar
 from dragoman.model.encoder_decoder import EncoderDecoder
 from dragoman.model.folder import LoadedModel, load_model
-from dragoman.text.trees import Tree, flat, rebuild, tagless
+from dragoman.text.trees import Tree, flat, rebuild
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Parser:
     def __init__(self, loaded: LoadedModel, search: SearchConfig | None = None) -> None:
         self.config, self.tokenizer = loaded.config, loaded.tokenizer
         self.search = search or loaded.config.search
-        self.symbols = TreeSymbols(loaded.tokenizer)
+        self.symbols = TreeSymbols.of(loaded.tokenizer)
         self.model = loaded.model
 
     @classmethod
@@ -85,10 +85,10 @@ class Parser:
         Flat ones where a sentence is too long for the model and, where the search is not
         constrained by the grammar, where it comes to anything but a tree over the words.
         """
-        parses = [Parse(flat(tagless(words)), None) for words in sentences]
+        parses = [Parse(flat(words), None) for words in sentences]
         for number, symbols, score in self._search(sentences, constrained):
             try:
-                parses[number] = Parse(rebuild(symbols, tagless(sentences[number])), score)
+                parses[number] = Parse(rebuild(symbols, sentences[number]), score)
             except ValueError:
                 assert not constrained, "the grammar allows trees only"
         return parses
@@ -118,9 +118,7 @@ class Parser:
                 [most[number] for number in numbers],
                 bos=len(self.symbols.ids),
                 eos=END,
-                grammar=TreeGrammar(
-                    len(self.symbols.labels), [len(sentences[number]) for number in numbers]
-                )
+                grammar=TreeGrammar(self.symbols, [len(sentences[number]) for number in numbers])
                 if constrained
                 else None,
             )

@@ -60,10 +60,9 @@ class Work(Protocol):
 
     window: int  # lines
     in_flight: int  # windows that are being translated or wait to be written
-    read_ahead: int  # lines that are read before the first window is submitted, if there are
 
-    def submit(self, keys: Sequence[Key], first: int, waiting: int) -> Future[list[Answer]]:
-        """Begin with a window whose first line has this number; so many lines wait behind it."""
+    def submit(self, keys: Sequence[Key], first: int) -> Future[list[Answer]]:
+        """Begin with a window whose first line has this number."""
 
     def close(self, at_once: bool) -> None:
         """End the workers: when they are done with what they do, or without waiting for that."""
@@ -93,7 +92,7 @@ class Pipeline:
 
     def __init__(self, entries: Iterable[Entry], work: Work, pace: Pace) -> None:
         self._entries, self._work, self._pace = entries, work, pace
-        self._ahead = ReadAhead(max(2 * work.window, work.read_ahead), 2 * _CHARACTERS)
+        self._ahead = ReadAhead(2 * work.window, 2 * _CHARACTERS)
         self._slots = threading.Semaphore(work.in_flight)
         self._windows: queue.SimpleQueue[_Window | BaseException | None] = queue.SimpleQueue()
         self._memory = _Memory()
@@ -152,7 +151,6 @@ class Pipeline:
         first, lines = self._pace.first, min(_FIRST_WINDOW, self._work.window)
         prompt = self._pace.prompt
         try:
-            self._ahead.look(self._work.read_ahead, prompt)
             while True:
                 self._slots.acquire()
                 entries = self._ahead.take(lines, prompt)
@@ -172,7 +170,7 @@ class Pipeline:
             keys = list(dict.fromkeys(keys))
             known = self._memory.find(keys)
             keys = [key for key in keys if key not in known]
-        future = self._work.submit(keys, first, self._ahead.waiting) if keys else None
+        future = self._work.submit(keys, first) if keys else None
         return _Window(entries, keys, known, future)
 
 
@@ -204,11 +202,6 @@ class ReadAhead:
         self._error: BaseException | None = None
         lock = threading.Lock()
         self._filled, self._space = threading.Condition(lock), threading.Condition(lock)
-
-    @property
-    def waiting(self) -> int:
-        """Lines that are there."""
-        return len(self._entries)
 
     def put(self, entry: Entry) -> bool:
         """Add a line when there is room for it; False: no more are wanted."""

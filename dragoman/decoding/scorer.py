@@ -6,6 +6,8 @@ from pathlib import Path
 
 import torch
 
+from dragoman.corpus.context import Preceding, encode_contexts, fitting
+from dragoman.corpus.pairs import Context
 from dragoman.decoding.hypothesis import length_penalty
 from dragoman.decoding.rescoring import Forced
 from dragoman.errors import UserError
@@ -46,16 +48,23 @@ class Scorer:
         targets: Sequence[str],
         first: int = 1,
         attention: bool = False,
+        contexts: Sequence[Context] | None = None,
     ) -> list[Score]:
         """Score every target as a translation of its source; with attention on request.
 
-        Raises UserError when one is too long; it names the pair, counted from `first`.
+        contexts holds the context of every source; None: the sources before it, as many as the
+        model reads. Raises UserError when a pair is too long; it names it, counted from `first`.
         """
-        encoded = [
-            self.tokenizer.encode_pair(source.strip(), target.strip())
-            for source, target in zip(sources, targets, strict=True)
-        ]
+        if contexts is None:
+            preceding = Preceding(self.config.data.context_sentences)
+            contexts = [preceding.of(source) for source in sources]
         limit = self.config.model.max_positions - 1
+        room = min(limit, self.config.data.max_tokens)
+        befores = encode_contexts(self.tokenizer, contexts)
+        encoded = []
+        for source, target, before in zip(sources, targets, befores, strict=True):
+            ids, translation = self.tokenizer.encode_pair(source.strip(), target.strip())
+            encoded.append(([*fitting(before, room - len(ids)), *ids], translation))
         for number, pair in enumerate(encoded, first):
             if max(map(len, pair)) > limit:
                 raise UserError(

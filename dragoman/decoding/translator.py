@@ -62,7 +62,7 @@ class Translator:
         from dragoman.decoding.loading import EngineChoice, open_engine
         from dragoman.model.description import describe
 
-        description = describe(Path(folder))
+        description = describe(Path(folder), "translation")
         search = search or description.config.search
         precision = search.precision if precision == "auto" else precision
         choice = EngineChoice(engine, device, precision, threads)

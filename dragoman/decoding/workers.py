@@ -2,16 +2,18 @@
 
 The fast engine has its own workers, one a core: two windows at a time keep them busy while one is
 made into tokens and another into text. The native engine on a CPU is faster in processes of one
-thread each, which are started once there is enough to translate. Loads no torch.
+thread each: copies of this one, which have its model without loading anything. Loads no torch.
 """
 
 import functools
 import multiprocessing
 import os
 import queue
+import signal
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dragoman.corpus.processes import available_cores, follow_parent
 from dragoman.decoding.answers import Answer, Form
@@ -24,8 +26,6 @@ from dragoman.model.description import WEIGHTS
 _WINDOW = 2048
 # Of the native engine on a CPU, whose workers are to be done at about the same time.
 _SMALL_WINDOW = 256
-# Lines that must be there before processes are started, each of which imports torch.
-_LEAST_LINES = 1000
 # What a process takes beside the weights, in bytes.
 _PROCESS = 400 * 1024 * 1024
 
@@ -56,7 +56,8 @@ class Wanted:
 class Workers:
     """Translates windows as suits the engine and the machine; see `dragoman.decoding.pipeline`.
 
-    typed: one line at a time. threads: how many cores to use; None: all.
+    typed: one line at a time. threads: how many cores to use; None: all. Made in the main thread,
+    before others start: a process that is a copy has no other threads, and what they held is lost.
     """
 
     def __init__(
@@ -67,28 +68,26 @@ class Workers:
         threads: int | None,
         typed: bool,
     ) -> None:
-        self._recipe, self._wanted, self._translator = recipe, wanted, translator
+        self._wanted, self._translator = wanted, translator
         native = _runs_native_on_cpu(translator)
-        self._processes = _affordable(recipe, threads or available_cores()) if native else 1
         self.window, at_once = (_SMALL_WINDOW, 1) if native else (_WINDOW, 2)
+        processes = 1
         if typed:
-            self.window, self._processes = 1, 1
-        self.read_ahead = _LEAST_LINES if self._processes > 1 else 1
-        self.in_flight = max(at_once, self._processes) + 1
+            self.window = 1
+        elif native and sys.platform == "linux":  # elsewhere a copy is not safe
+            processes = _affordable(recipe, threads or available_cores())
+        self.in_flight = max(at_once, processes) + 1
+        self._pool = _started(processes, wanted, translator) if processes > 1 else None
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._stopped = False
         self._threads = [helper_thread(self._work, f"translating-{n}") for n in range(at_once)]
         for thread in self._threads:
             thread.start()
-        self._pool: ProcessPoolExecutor | None = None
 
-    def submit(self, keys: Sequence[Key], first: int, waiting: int) -> Future[list[Answer]]:
+    def submit(self, keys: Sequence[Key], first: int) -> Future[list[Answer]]:
         """Begin with a window; see `dragoman.decoding.pipeline.Work`."""
-        if self._pool is None and self._processes > 1 and waiting >= _LEAST_LINES - len(keys):
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._processes, context, initializer=follow_parent)
         if self._pool is not None:
-            return self._pool.submit(_answers, self._recipe, self._wanted, keys, first)
+            return self._pool.submit(_answers, keys, first)
         future = Future[list[Answer]]()
         work = functools.partial(self._wanted.answers, self._translator, keys, first)
         self._tasks.put(_Task(future, work))
@@ -139,15 +138,30 @@ def _affordable(recipe: Recipe, processes: int) -> int:
     return max(1, min(processes, memory // 2 // (2 * weights + _PROCESS)))
 
 
-def _answers(recipe: Recipe, wanted: Wanted, keys: Sequence[Key], first: int) -> list[Answer]:
-    """In a worker process."""
-    return wanted.answers(_translator(recipe), keys, first)
+def _started(processes: int, wanted: Wanted, translator: Translator) -> ProcessPoolExecutor:
+    pool = ProcessPoolExecutor(
+        processes, multiprocessing.get_context("fork"), _inherit, (wanted, translator)
+    )
+    # Ctrl-C is for this process alone; they start with the first call.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    pool.submit(os.getpid)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return pool
 
 
-@functools.lru_cache(maxsize=1)
-def _translator(recipe: Recipe) -> Translator:
+_inherited: list[tuple[Wanted, Translator]] = []
+"""In a worker process: what it does, and with what."""
+
+
+def _inherit(wanted: Wanted, translator: Translator) -> None:
     import torch
 
+    follow_parent()
     torch.set_num_threads(1)
-    here = replace(recipe, choice=replace(recipe.choice, engine="native", device="cpu"))
-    return here.open(lambda _: None)
+    _inherited.append((wanted, translator))
+
+
+def _answers(keys: Sequence[Key], first: int) -> list[Answer]:
+    """In a worker process."""
+    wanted, translator = _inherited[0]
+    return wanted.answers(translator, keys, first)

@@ -5,8 +5,9 @@ and ``-NONE-``. A bracket with nothing left in it and the label TOP do not count
 one label; labels end before ``-`` or ``=``. Equal brackets match one to one, so a unary chain
 ``(NP (NP …))`` counts twice where both trees have it twice.
 
-A parser that writes no parts of speech is measured by those of the gold tree, which decide what is
-punctuation; evalb does the same where the gold tags are put into the parser's trees.
+What is punctuation the gold tree decides for both. evalb goes by the tags of each tree and gives a
+sentence up where that leaves other words; where the gold tags are put into the parser's trees, as
+is usual, it counts what is counted here.
 """
 
 from collections import Counter
@@ -42,6 +43,8 @@ class TreeScore:
     crossing: int = 0
     uncrossed: int = 0
     hardly_crossed: int = 0
+    words: int = 0
+    tagged: int = 0
 
     def __add__(self, other: "TreeScore") -> "TreeScore":
         """The counts of both."""
@@ -78,6 +81,7 @@ class TreeScore:
             ("average crossing", f"{self.crossing / valid if valid else 0:.2f}"),
             ("no crossing", f"{_percent(self.uncrossed, valid):.2f}"),
             ("2 or less crossing", f"{_percent(self.hardly_crossed, valid):.2f}"),
+            ("tagging accuracy", f"{_percent(self.tagged, self.words):.2f}"),
         ]
 
 
@@ -106,16 +110,16 @@ def score_trees(
 
 def score_tree(gold: Tree, predicted: Tree, name: str = "tree") -> TreeScore:
     """The score of one sentence. Raises UserError when the trees have other words."""
-    leaves, words = gold.leaves(), predicted.words()
-    if len(leaves) != len(words):
+    leaves, others = gold.leaves(), predicted.leaves()
+    if len(leaves) != len(others):
         raise UserError(
-            f"{name}: {len(words):,} words, but {len(leaves):,} in the gold tree",
+            f"{name}: {len(others):,} words, but {len(leaves):,} in the gold tree",
             "both trees must be of the same sentence",
         )
-    for leaf, word in zip(leaves, words, strict=True):
-        if leaf.word != word:
+    for leaf, other in zip(leaves, others, strict=True):
+        if leaf.word != other.word:
             raise UserError(
-                f"{name}: the word '{word}' is '{leaf.word}' in the gold tree",
+                f"{name}: the word '{other.word}' is '{leaf.word}' in the gold tree",
                 "both trees must be of the same sentence",
             )
     counted = [leaf.label not in _DELETED for leaf in leaves]
@@ -133,6 +137,12 @@ def score_tree(gold: Tree, predicted: Tree, name: str = "tree") -> TreeScore:
         crossing=crossing,
         uncrossed=int(crossing == 0),
         hardly_crossed=int(crossing <= 2),
+        words=sum(counted),
+        tagged=sum(
+            one.label == other.label
+            for one, other, counts in zip(leaves, others, counted, strict=True)
+            if counts
+        ),
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from dragoman.config import Config, config_to_toml, read_config, resolve_config
+from dragoman.corpus.prepared import TEXT_TASKS
 from dragoman.errors import UserError
 from dragoman.inspection.plots import running_median
 from dragoman.inspection.report_charts import Chart, Line, figure
@@ -115,7 +116,10 @@ def _head(languages: str, config: Config, log: TrainingLog) -> str:
         ("tokens/s, updates alone", _median(log, "tokens_per_second", "{:,.0f}")),
         ("of the matrix-product peak, updates alone", _median(log, "utilization", "{:.1f}%")),
         ("parameters", _number(start, "parameters", "{:,.0f}")),
-        ("training pairs", _number(start, "pairs", "{:,.0f}")),
+        (
+            f"training {'texts' if config.task in TEXT_TASKS else 'pairs'}",
+            _number(start, "pairs", "{:,.0f}"),
+        ),
     ]
     items = "".join(
         f"<li><strong>{escape(value)}</strong><span>{escape(name)}</span></li>"

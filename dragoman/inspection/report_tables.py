@@ -7,7 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from dragoman.corpus.prepared import REPORT, load_prepared
+from dragoman.corpus.prepared import REPORT, TEXT_TASKS, load_prepared
 from dragoman.errors import UserError
 from dragoman.inspection.training_log import TrainingLog
 from dragoman.text.display import excerpt
@@ -98,20 +98,21 @@ def corpus_section(folder: Path) -> str:
             report = json.loads(stream.read(_LARGEST_REPORT))
     except (UserError, OSError, ValueError, RecursionError):
         return "<h2>Corpus</h2>\n<p>The prepared corpus is not in the folder any more.</p>"
+    unit = "texts" if corpus.task in TEXT_TASKS else "pairs"
     rows = [
         ["from", ", ".join(corpus.inputs)[:2000]],
-        ["training pairs", f"{corpus.training_pairs:,}"],
-        ["validation pairs", f"{corpus.validation_pairs:,}"],
+        [f"training {unit}", f"{corpus.training_pairs:,}"],
+        [f"validation {unit}", f"{corpus.validation_pairs:,}"],
     ]
     report = report if isinstance(report, dict) else {}
     total, kept = report.get("total"), report.get("kept")
     if isinstance(total, int) and isinstance(kept, int) and total:
-        rows.append(["pairs read", f"{total:,}"])
+        rows.append([f"{unit} read", f"{total:,}"])
         rows.append(["kept by cleaning", f"{kept:,} ({100 * kept / total:.1f}%)"])
-    return f"<h2>Corpus</h2>\n{table(None, rows)}\n{_dropped(report)}"
+    return f"<h2>Corpus</h2>\n{table(None, rows)}\n{_dropped(report, unit)}"
 
 
-def _dropped(report: dict[str, Any]) -> str:
+def _dropped(report: dict[str, Any], unit: str) -> str:
     """Counts and examples of what was left out, by reason."""
     dropped = report.get("dropped")
     dropped = dropped if isinstance(dropped, dict) else {}
@@ -123,7 +124,7 @@ def _dropped(report: dict[str, Any]) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:50]
     parts = [
         "<h3>Left out</h3>",
-        table(["reason", "pairs"], [[reason[:200], f"{n:,}"] for reason, n in ordered], (1,)),
+        table(["reason", unit], [[reason[:200], f"{n:,}"] for reason, n in ordered], (1,)),
     ]
     shown = "".join(
         f"<tr><th scope=row>{escape(reason[:200])}</th>"

@@ -181,9 +181,15 @@ def ragged_attention(
     return cast(Callable[..., Tensor], _RaggedAttention.apply)(queries, memory, ragged, heads, rate)
 
 
-def softmax_(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax of logits (R, V) in place; -log softmax and the logit of each label (R), float32."""
-    nll, gold = torch.empty(len(labels)), torch.empty(len(labels))
+def softmax_(logits: Tensor, labels: Tensor, nll: Tensor, gold: Tensor) -> None:
+    """Softmax of logits (R, V) in place; -log softmax and the logit of each label, float32 (R)."""
     rows, columns = logits.shape
     kernels().call("softmax", logits.dtype, rows, columns, logits, labels, nll, gold)
-    return nll, gold
+
+
+def less_a_row(matrix: Tensor, row: Tensor, scale: float) -> Tensor:
+    """(matrix (R, D) - row (D)) * scale, in float32; row is float32."""
+    result = torch.empty(matrix.shape)
+    rows, width = matrix.shape
+    kernels().call("less_a_row", matrix.dtype, rows, width, matrix, row, scale, result)
+    return result

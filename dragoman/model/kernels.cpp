@@ -275,6 +275,14 @@ void softmax(int64_t rows, int columns, T* logits, const int64_t* labels, float*
   }
 }
 
+template <class T>
+void less_a_row(int64_t rows, int width, const T* matrix, const float* row, float scale, float* result) {
+#pragma omp parallel for schedule(static)
+  for (int64_t r = 0; r < rows; r++)
+    for (int k = 0; k < width; k += W)
+      store(result + r * width + k, (load(matrix + r * width + k) - load(row + k)) * scale);
+}
+
 }  // namespace
 
 #define EACH_TYPE(name, T)                                                                        \
@@ -313,6 +321,9 @@ void softmax(int64_t rows, int columns, T* logits, const int64_t* labels, float*
   }                                                                                               \
   void softmax_##name(int64_t rows, int columns, T* logits, const int64_t* labels, float* nll, float* gold) { \
     softmax<T>(rows, columns, logits, labels, nll, gold);                                          \
+  }                                                                                               \
+  void less_a_row_##name(int64_t rows, int width, const T* matrix, const float* row, float scale, float* result) { \
+    less_a_row<T>(rows, width, matrix, row, scale, result);                                        \
   }
 
 extern "C" {

@@ -1,4 +1,4 @@
-"""The functions of kernels.cpp, decoding.cpp and products.cpp, called through ctypes.
+"""The functions of the C++ files beside this one, called through ctypes.
 
 They are compiled once a machine and held against PyTorch.
 
@@ -28,10 +28,11 @@ _FLAGS = (
     *("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-std=c++17"),
     *("-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"),
 )
-_SOURCES = ("vectors.h", "rows.h", "kernels.cpp", "decoding.cpp", "products.cpp")
+_HEADERS, _UNITS = ("vectors.h", "rows.h"), ("kernels", "decoding", "products", "adam")
+_SOURCES = (*_HEADERS, *(f"{unit}.cpp" for unit in _UNITS))
 _SUFFIX = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 _INT, _LONG, _FLOAT, _SEED = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_uint64
-_POINTER = ctypes.c_void_p
+_POINTER, _DOUBLE = ctypes.c_void_p, ctypes.c_double
 _ATTENTION = [_INT] * 4 + [_POINTER] * 3 + [_LONG] + [_POINTER] * 2 + [_LONG, _FLOAT, _SEED]
 _SIGNATURES = {
     "attention_forward": [*_ATTENTION, _POINTER, _POINTER],
@@ -42,6 +43,7 @@ _SIGNATURES = {
     "layer_norm": [_LONG, _INT, _FLOAT] + [_POINTER] * 5,
     "layer_norm_backward": [_LONG, _INT] + [_POINTER] * 7,
     "softmax": [_LONG, _INT] + [_POINTER] * 4,
+    "less_a_row": [_LONG, _INT, _POINTER, _POINTER, _FLOAT, _POINTER],
     "attend_past": [_INT] * 4 + [_POINTER] * 3,
     "attend_memory": [_INT] * 4 + [_POINTER] * 5,
     "log_sums": [_LONG, _INT] + [_POINTER] * 2,
@@ -56,6 +58,12 @@ class Kernels:
     library: ctypes.CDLL | None
     reason: str
     matrix_units: bool = False  # whether products.cpp can compute
+
+    @property
+    def functions(self) -> ctypes.CDLL:
+        """Where there are some."""
+        assert self.library is not None, self.reason
+        return self.library
 
     def call(self, name: str, dtype: torch.dtype, *arguments: Tensor | int | float | None) -> None:
         """Call a function of kernels.cpp on tensors (by address) and numbers."""
@@ -80,6 +88,8 @@ def kernels() -> Kernels:
                 function.argtypes, function.restype = arguments, None
         for function in (library.linear_forward, library.linear_backward):
             function.argtypes, function.restype = [_POINTER], None
+        library.gradient_norm.argtypes, library.gradient_norm.restype = [_INT, _POINTER], _DOUBLE
+        library.adam_step.argtypes, library.adam_step.restype = [_INT, _POINTER, _POINTER], None
         units = bool(library.matrix_units())
     except (OSError, AttributeError, subprocess.SubprocessError) as error:
         return Kernels(None, f"compiling them failed: {_first_line(error)}")

@@ -13,6 +13,9 @@ from dragoman.model.sequence_model import PAD, SequenceModel
 from dragoman.model.transformer import EncoderLayer, final_norm, kernels_attend
 from dragoman.model.windowed import Sight
 
+# A beginning longer than this is read piece by piece: its mask would have T x T positions.
+_PIECE = 512
+
 
 class _Stack(SequenceModel):
     """One stack of layers over `target_in`; it has no source."""
@@ -100,6 +103,9 @@ class DecoderOnly(_Stack):
 
         (B, T), padded at the end -> (B, T, D).
         """
+        if ids.shape[1] > _PIECE:
+            pieces = [self.step_states(piece, cache) for piece in ids.split(_PIECE, dim=1)]
+            return torch.cat(pieces, dim=1)
         positions, mask = cache.advance(ids != PAD)
         x = self.embedding.at(ids, positions)
         for layer, past in zip(self.layers, cache.layers, strict=True):

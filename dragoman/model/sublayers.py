@@ -44,10 +44,10 @@ def _call(function: str, parts: dict[str, Tensor | float | None]) -> None:
         for name, part in parts.items()
         if part is not None
     }
-    getattr(kernels().library, function)(ctypes.byref(_Map(**given)))
+    getattr(kernels().functions, function)(ctypes.byref(_Map(**given)))
 
 
-class _Behind(NamedTuple):
+class Behind(NamedTuple):
     """What is done to the sum of product and bias, before the residual sum."""
 
     relu: bool
@@ -55,7 +55,10 @@ class _Behind(NamedTuple):
 
 
 class _Linear(torch.autograd.Function):
-    """Gives y, and x again for what goes around the map: its gradient is then added here."""
+    """Gives y, and x again for what goes around the map: its gradient is then added here.
+
+    ReLU and a residual sum exclude each other: where ReLU is open is read off y.
+    """
 
     @staticmethod
     def forward(
@@ -66,7 +69,7 @@ class _Linear(torch.autograd.Function):
         norm_weight: Tensor | None,
         norm_bias: Tensor | None,
         residual: Tensor | None,
-        behind: _Behind,
+        behind: Behind,
     ) -> tuple[Tensor, Tensor]:
         (rows, inputs), outputs = x.shape, weight.shape[0]
         parts = {
@@ -106,7 +109,7 @@ class _Linear(torch.autograd.Function):
         return *to_map, *norms, gradient if ctx.added else None, None
 
 
-_linear = cast(Callable[..., tuple[Tensor, Tensor]], _Linear.apply)
+linear = cast(Callable[..., tuple[Tensor, Tensor]], _Linear.apply)
 
 
 def matrix_units(x: Tensor, *widths: int) -> bool:
@@ -132,13 +135,13 @@ def attend(
     if not (residual.training and matrix_units(x, width)):
         attended = attention.attend_rows(residual.before(x), memory, ragged)
         return residual.after(x, attended)
-    weight = attention.in_projection.weight
+    weight: Tensor = attention.in_projection.weight
     if memory is not None:
         weight = weight[:width]
-    queries, x = _linear(x, weight, None, *_norm_before(residual), None, _Behind(False, 0.0))
+    queries, x = linear(x, weight, None, *_norm_before(residual), None, Behind(False, 0.0))
     joined = ragged_attention(queries, memory, ragged, attention.heads, attention.dropout_rate)
-    behind = _Behind(False, residual.dropout_rate)
-    total, _ = _linear(joined, attention.out_projection.weight, None, None, None, x, behind)
+    behind = Behind(False, residual.dropout_rate)
+    total, _ = linear(joined, attention.out_projection.weight, None, None, None, x, behind)
     return total if residual.pre_norm else residual.norm(total)
 
 
@@ -147,10 +150,10 @@ def transform(x: Tensor, residual: Residual, feed_forward: FeedForward) -> Tenso
     inner, outer = feed_forward.inner, feed_forward.outer
     if not (residual.training and matrix_units(x, inner.weight.shape[0])):
         return residual.after(x, feed_forward(residual.before(x)))
-    behind = _Behind(True, feed_forward.dropout_rate)
-    hidden, x = _linear(x, inner.weight, inner.bias, *_norm_before(residual), None, behind)
-    behind = _Behind(False, residual.dropout_rate)
-    total, _ = _linear(hidden, outer.weight, outer.bias, None, None, x, behind)
+    behind = Behind(True, feed_forward.dropout_rate)
+    hidden, x = linear(x, inner.weight, inner.bias, *_norm_before(residual), None, behind)
+    behind = Behind(False, residual.dropout_rate)
+    total, _ = linear(hidden, outer.weight, outer.bias, None, None, x, behind)
     return total if residual.pre_norm else residual.norm(total)
 
 
@@ -160,7 +163,7 @@ def memory_rows(memory: Tensor, attention: MultiHeadAttention) -> Tensor:
     if not (attention.training and matrix_units(memory, width)):
         return attention.memory_rows(memory)
     weight = attention.in_projection.weight[width:]
-    return _linear(memory, weight, None, None, None, None, _Behind(False, 0.0))[0]
+    return linear(memory, weight, None, None, None, None, Behind(False, 0.0))[0]
 
 
 def _norm_before(residual: Residual) -> tuple[Tensor | None, Tensor | None]:

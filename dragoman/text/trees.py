@@ -1,10 +1,10 @@
 """Constituency trees: Penn brackets in and out, and the sequence of symbols that a model writes.
 
 A tree is linearized after Vinyals et al. 2015 (arXiv 1412.7449), which section 6.3 of the paper
-follows: a symbol opens each constituent, another closes it, both with its label, and every word is
-the one symbol ``(XX)``, whatever its part of speech::
+follows: a symbol opens each constituent, another closes it, both with its label, and the symbol of
+a word is its part of speech in brackets::
 
-    (S (NP (NN Time)) (VP (VBZ flies)))  ->  (S (NP (XX) )NP (VP (XX) )VP )S
+    (S (NP (NN Time)) (VP (VBZ flies)))  ->  (S (NP (NN) )NP (VP (VBZ) )VP )S
 """
 
 import re
@@ -16,8 +16,6 @@ from typing import NamedTuple
 from dragoman.errors import UserError
 from dragoman.text.lines import ErrorPolicy, display_name, read_lines
 
-WORD = "(XX)"
-"""The symbol of a word."""
 UNKNOWN_TAG, EMPTY, TOP = "XX", "-NONE-", "TOP"
 DEEPEST = 200
 """Constituents inside each other that a tree may have; treebanks have some 30."""
@@ -58,7 +56,7 @@ class Tree:
     def symbols(self) -> list[str]:
         """The tree as the sequence of symbols that a model writes; `rebuild` is the inverse."""
         if not self.children:
-            return [WORD]
+            return [f"({self.label})"]
         inside = [symbol for child in self.children for symbol in child.symbols()]
         return [f"({self.label}", *inside, f"){self.label}"]
 
@@ -70,23 +68,23 @@ class Placed(NamedTuple):
     tree: Tree
 
 
-def rebuild(symbols: Sequence[str], leaves: Sequence[Tree]) -> Tree:
-    """The tree of a sequence of symbols over these words.
+def rebuild(symbols: Sequence[str], words: Sequence[str]) -> Tree:
+    """The tree of a sequence of symbols over these words: the inverse of `Tree.symbols`.
 
     Raises ValueError, which says what is wrong, for a sequence that is no one tree over so many
     words: brackets that do not match, a constituent with nothing in it.
     """
     open_: list[tuple[str, list[Tree]]] = [("", [])]
-    supply = iter(leaves)
+    supply = iter(words)
     for symbol in symbols:
         label, children = open_[-1]
         if len(open_) == 1 and children:
             raise ValueError(f"{symbol} stands after the end of the tree")
-        if symbol == WORD:
-            leaf = next(supply, None)
-            if leaf is None or len(open_) == 1:
-                raise ValueError("more words than there are" if leaf is None else "no tree around")
-            children.append(leaf)
+        if symbol.endswith(")"):
+            word = next(supply, None)
+            if word is None or len(open_) == 1:
+                raise ValueError("more words than there are" if word is None else "no tree around")
+            children.append(Tree(symbol[1:-1], (), word))
         elif symbol.startswith("("):
             open_.append((symbol[1:], []))
         elif symbol != f"){label}" or not children:
@@ -99,14 +97,9 @@ def rebuild(symbols: Sequence[str], leaves: Sequence[Tree]) -> Tree:
     return open_[0][1][0]
 
 
-def flat(leaves: Sequence[Tree]) -> Tree:
-    """A tree that says nothing: all words in one constituent."""
-    return Tree("S", tuple(leaves))
-
-
-def tagless(words: Iterable[str]) -> list[Tree]:
-    """Words whose parts of speech are not known."""
-    return [Tree(UNKNOWN_TAG, (), word) for word in words]
+def flat(words: Iterable[str]) -> Tree:
+    """A tree that says nothing: all words in one constituent, of parts of speech not known."""
+    return Tree("S", tuple(Tree(UNKNOWN_TAG, (), word) for word in words))
 
 
 def escape_brackets(word: str) -> str:

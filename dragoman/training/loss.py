@@ -56,19 +56,21 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         output = weight.to(hidden.dtype)
         symbols = output.sum(0, dtype=torch.float32)  # sum of the output rows, (D,)
         totals = torch.zeros(2, dtype=torch.float64, device=hidden.device)
-        hidden_gradients, weight_gradient = [], None
+        gradients, products = [], None
         counted = torch.zeros_like(symbols, dtype=torch.float64)  # sum of the rows that count
         for start in range(0, hidden.shape[0], _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
             block = _Block(hidden[rows], labels[rows], counts[rows, None], smoothing)
             probabilities = block.softmax(output, totals)
-            counted += block.kept.sum(0, dtype=torch.float64)
+            counted += block.total
             if any(ctx.needs_input_grad):
-                hidden_gradients.append(block.hidden_gradient(probabilities, output, symbols))
-                new = block.weight_gradient(probabilities)
-                weight_gradient = new if weight_gradient is None else weight_gradient.add_(new)
-        if weight_gradient is not None:
-            ctx.save_for_backward(torch.cat(hidden_gradients), weight_gradient.to(weight.dtype))
+                gradients.append(block.hidden_gradient(probabilities, output, symbols))
+                new = probabilities.t() @ block.kept
+                products = new if products is None else products.float().add_(new)
+        if products is not None:
+            whole = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+            ctx.save_for_backward(whole, products, hidden, labels, counts, counted)
+            ctx.smoothing, ctx.dtype = smoothing, weight.dtype
         # The sum of all logits, without them: sum_n sum_v h_n w_v = (sum_n h_n) (sum_v w_v).
         everything = counted @ symbols.double()
         nll, gold = totals
@@ -79,10 +81,15 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        hidden_gradient, weight_gradient = ctx.saved_tensors
+        hidden_gradient, products, hidden, labels, counts, counted = ctx.saved_tensors
         scaled = hidden_gradient * gradient  # a float32 scalar: not rounded to bfloat16 first
-        # In place: a second backward pass through one loss is an error of autograd's anyway.
-        return scaled, weight_gradient.mul_(gradient), None, None, None
+        share = counted.to(ctx.dtype) * (ctx.smoothing / products.shape[0])
+        if usable(products) and ctx.dtype == torch.float32:
+            weight_gradient = fused.less_a_row(products, share, float(gradient))
+        else:
+            weight_gradient = (products.to(ctx.dtype) - share).mul_(gradient)
+        states = hidden.to(ctx.dtype) * (counts[:, None] * (gradient * (ctx.smoothing - 1)))
+        return scaled, weight_gradient.index_add_(0, labels, states), None, None, None
 
 
 _chunked_cross_entropy = cast(Callable[..., tuple[Tensor, Tensor]], _ChunkedCrossEntropy.apply)
@@ -100,6 +107,8 @@ class _Block:
         self.hidden, self.labels, self.smoothing = hidden, labels, smoothing
         self.counts = counts.to(hidden.dtype)  # (n, 1), 1 for a row that counts, else 0
         self.kept = hidden * self.counts
+        exact = torch.promote_types(hidden.dtype, torch.float32)
+        self.total = self.kept.sum(0, dtype=exact)  # (D,)
 
     def softmax(self, output: Tensor, totals: Tensor) -> Tensor:
         """Probabilities (n, V) in hidden's dtype; adds sums of nll and gold logits to totals."""
@@ -108,13 +117,13 @@ class _Block:
         step = _CPU_ROWS if hidden.device.type == "cpu" else _BLOCK_ROWS
         logits = hidden.new_empty(min(step, hidden.shape[0]), output.shape[0])
         kernels = usable(logits)
+        found = torch.empty(2, hidden.shape[0]) if kernels else None  # of each row: nll, gold logit
         for start in range(0, hidden.shape[0], step):
             rows = slice(start, start + step)
             labels, counts = self.labels[rows, None], self.counts[rows].double()
-            if kernels:
+            if found is not None:
                 chunk = torch.mm(hidden[rows], output.t(), out=probabilities[rows])
-                found = fused.softmax_(chunk, self.labels[rows])
-                totals += torch.stack([(one.double() * counts[:, 0]).sum() for one in found])
+                fused.softmax_(chunk, self.labels[rows], *found[:, rows])
                 continue
             chunk = torch.mm(hidden[rows], output.t(), out=logits[: len(labels)])
             torch.softmax(chunk, dim=1, out=probabilities[rows])
@@ -124,6 +133,8 @@ class _Block:
                 nll = -exact.gather(1, labels).double()
             totals[0] += (nll * counts).sum()
             totals[1] += (chunk.gather(1, labels).double() * counts).sum()
+        if found is not None:
+            totals += found.double() @ self.counts[:, 0].double()
         return probabilities
 
     def hidden_gradient(self, probabilities: Tensor, output: Tensor, symbols: Tensor) -> Tensor:
@@ -132,10 +143,3 @@ class _Block:
         gradient -= (1 - self.smoothing) * output.index_select(0, self.labels)
         share = symbols * (self.smoothing / output.shape[0])
         return gradient.sub_(share.to(gradient.dtype)).mul_(self.counts)
-
-    def weight_gradient(self, probabilities: Tensor) -> Tensor:
-        """(n, V) -> (V, D) in float32."""
-        gradient = (probabilities.t() @ self.kept).float()
-        states = self.kept.float()
-        gradient.index_add_(0, self.labels, states, alpha=self.smoothing - 1)
-        return gradient.sub_(self.smoothing / gradient.shape[0] * states.sum(0))

@@ -58,7 +58,7 @@ def updates_per_second(config: Config, device: torch.device, seconds: float) -> 
         while done < 1 or time.perf_counter() - begun < seconds:
             loss = batch_loss(model, batch, settings.label_smoothing)
             (loss.smoothed / loss.tokens).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), settings.gradient_clip or torch.inf)
+            optimizer.clip(settings.gradient_clip)
             optimizer.step()
             optimizer.zero_grad()
             float(loss.nll)  # waits for a GPU

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from dragoman.config import Config
 from dragoman.corpus.batches import Batch
-from dragoman.training.distributed import EveryRankError, Ranks, accumulating, whole_tensor
+from dragoman.training.distributed import EveryRankError, Ranks, accumulating
 from dragoman.training.loss import Loss
 from dragoman.training.moving_average import update_average
+from dragoman.training.optimizer import Adam
 from dragoman.training.schedule import learning_rate
 from dragoman.training.state import TrainingState
 from dragoman.training.utilization import TrainingCost
@@ -26,7 +27,7 @@ class Updater:
         self,
         config: Config,
         objective: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Adam,
         ranks: Ranks,
         cost: TrainingCost,
     ) -> None:
@@ -49,9 +50,7 @@ class Updater:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         loss, flops = self._backward(batches)
-        limit = settings.gradient_clip or math.inf
-        total = torch.nn.utils.clip_grad_norm_(self._objective.parameters(), limit)
-        norm = float(whole_tensor(total))
+        norm = self._optimizer.clip(settings.gradient_clip)
         if not (math.isfinite(norm) and math.isfinite(float(loss.smoothed))):
             self._refuse_non_finite(batches, state, float(loss.smoothed), norm)
         self._optimizer.step()
