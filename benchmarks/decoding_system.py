@@ -51,6 +51,7 @@ def dragoman(settings: Request) -> Translate:
 
 def ctranslate2(settings: Request) -> Translate:
     """`translate_batch` alone, one worker of one thread a core, which is its best layout."""
+    os.environ.pop("CT2_FORCE_CPU_ISA", None)  # Dragoman has set it for itself
     if settings["instructions"]:
         os.environ["CT2_FORCE_CPU_ISA"] = settings["instructions"]
     import ctranslate2 as library

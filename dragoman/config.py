@@ -36,6 +36,9 @@ class ModelConfig(_Settings):
     dropout: float = Field(0.1, ge=0, lt=1, description="after sublayers and embeddings")
     attention_dropout: float = Field(0.0, ge=0, lt=1)
     activation_dropout: float = Field(0.0, ge=0, lt=1)
+    feed_forward: Literal["relu", "gated"] = Field(
+        "relu", description="gated: SwiGLU, three matrices; as many numbers at 2/3 of d_ff"
+    )
     norm: Literal["post", "pre"] = Field("pre", description="post: as the paper")
     positions: Literal["sinusoidal", "learned"] = "sinusoidal"
     max_positions: int = Field(1024, ge=8, le=65_536)

@@ -27,14 +27,17 @@ d_k = {d_k}
 encoder_layers = 2
 decoder_layers = 2
 norm = "{norm}"
+feed_forward = "{feed_forward}"
 positions = "{positions}"
 [search]
 max_extra_tokens = 3
 """
 
 
-def random_model(norm: str = "pre", positions: str = "sinusoidal", d_k: int = 8) -> LoadedModel:
-    settings = SETTINGS.format(norm=norm, positions=positions, d_k=d_k)
+def random_model(
+    norm: str = "pre", positions: str = "sinusoidal", d_k: int = 8, feed_forward: str = "relu"
+) -> LoadedModel:
+    settings = SETTINGS.format(norm=norm, positions=positions, d_k=d_k, feed_forward=feed_forward)
     config = config_from_toml(settings, "settings")
     texts = [text for pair in SENTENCES for text in pair]
     tokenizer = Tokenizer.train([*texts, *[TEXT, "I love you"] * 9], 350)

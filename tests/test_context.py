@@ -252,6 +252,7 @@ def test_translate_goes_on_within_a_document(
     lines = [*TEXT, *(f"the {n} cat" for n in range(40)), *TEXT]
     text = tmp_path / "text.en"
     text.write_text("\n".join(lines) + "\n", "utf-8", newline="\n")
+    assert "context    2 sentences before each" in dragoman("info", documents).lines
     found = dragoman("translate", "--model", documents, text, "--engine", "native", "--json")
     scores = [json.loads(line)["score"] for line in found.lines]
     known, plain = (

@@ -28,6 +28,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "pre, sinusoidal": {},
     "post, learned": {"norm": "post", "positions": "learned"},
     "narrow heads": {"d_k": 8, "d_v": 8, "heads": 2},
+    "gated": {"feed_forward": "gated"},
     "one head, unequal stacks": {"heads": 1, "encoder_layers": 3, "decoder_layers": 1},
 }
 

@@ -310,7 +310,8 @@ def test_every_text_is_used(loaded: LoadedModel, explained: Explained) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Texts, "__call__", noted)
-        for model in (random_model("pre", "sinusoidal"), random_model("post", "learned")):
+        gated = random_model("pre", "sinusoidal", feed_forward="gated")
+        for model in (gated, random_model("post", "learned")):
             page_of(model, explain_sentence(model, TEXT))
         explain_page(loaded, explained, [], "en")
     texts = tomllib.loads(page_part("explain.en.toml"))
@@ -381,7 +382,7 @@ def test_a_page_is_not_written_over_a_model(dragoman: Dragoman, model: Path) -> 
 
 @pytest.mark.slow
 def test_thirty_subwords_of_the_largest_model_stay_below_3_megabytes() -> None:
-    settings = SETTINGS.format(norm="post", positions="sinusoidal", d_k=64)
+    settings = SETTINGS.format(norm="post", positions="sinusoidal", d_k=64, feed_forward="relu")
     sizes = {"d_model": 1024, "heads": 16, "encoder_layers": 6, "decoder_layers": 6}
     config = config_from_toml(settings, "settings")
     config = config.model_copy(update={"model": config.model.model_copy(update=sizes)})

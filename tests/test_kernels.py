@@ -166,6 +166,20 @@ def test_relu_with_dropout(kind: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_gate(kind: torch.dtype) -> None:
+    x = make_rows(33, 2 * 48, kind)
+    with torch.no_grad():
+        x[0, :5] = torch.tensor([-200.0, -88.0, -30.0, 30.0, 200.0])
+    first, second = x.double().chunk(2, dim=-1)
+    ours, theirs = fused.gate(x), functional.silu(first) * second
+    assert_close(ours.double(), theirs, **tolerance(kind))
+    upstream = torch.randn_like(ours)
+    (one,) = torch.autograd.grad(ours, x, upstream)
+    (other,) = torch.autograd.grad(theirs, x, upstream.double())
+    assert_close(one, other, **tolerance(kind))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_layer_norm(kind: torch.dtype) -> None:
     x = make_rows(37, 64, kind)
     weight = (torch.rand(64) + 0.5).requires_grad_()
@@ -203,6 +217,7 @@ def test_what_is_not_a_number_is_not_hidden() -> None:
     nll, gold = torch.empty(1), torch.empty(1)
     fused.softmax_(bad.clone(), torch.zeros(1, dtype=torch.int64), nll, gold)
     assert bool(nll.isnan().all())
+    assert bool(fused.gate(bad.repeat(1, 2)).isnan().all())
     norm = fused.layer_norm(bad, torch.ones(16), torch.zeros(16), 1e-6)
     assert bool(norm.isnan().all())
 

@@ -18,6 +18,7 @@ SETTINGS = [
     ["model.norm=post"],
     ["model.d_k=6", "model.d_v=10"],
     ["model.positions=learned"],
+    ["model.feed_forward=gated"],
 ]
 
 

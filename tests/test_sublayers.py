@@ -86,12 +86,12 @@ def test_dropout_decides_alike_in_both_directions(relu: bool) -> None:
 
 
 @with_units
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_whole_model_computes_as_without(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("change", ["norm=pre", "norm=post", "feed_forward=gated"])
+def test_a_whole_model_computes_as_without(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients are as near to float32's as those of the parts one by one."""
     sizes = ["model.d_model=64", "model.d_ff=96", "model.heads=2", "model.dropout=0.0"]
     torch.manual_seed(1)
-    config = resolve_config("tiny", None, None, [*sizes, f"model.norm={norm}"])
+    config = resolve_config("tiny", None, None, [*sizes, f"model.{change}"])
     model = Transformer(config.model, 64).train()
     ids = torch.randint(4, 60, (7, 12))
     ids[0, 5:] = 0

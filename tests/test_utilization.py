@@ -39,7 +39,7 @@ def counted(model: SequenceModel, batch: int, source: int, target: int) -> int:
     [
         {},
         {"d_k": 6, "d_v": 10, "norm": "post"},
-        {"encoder_layers": 1, "decoder_layers": 4},
+        {"encoder_layers": 1, "decoder_layers": 4, "feed_forward": "gated"},
         {"encoder_layers": 4, "decoder_layers": 1, "d_ff": 7, "positions": "learned"},
     ],
 )

@@ -75,6 +75,10 @@ def _description(loaded: "Loaded", parts: dict[str, int]) -> list[str]:
         f"positions  {kept}at most {model.max_positions:,}; "
         f"trained on up to {config.data.max_tokens:,} subwords a side",
     ]
+    if model.window is not None:
+        lines.append(f"window     self-attention to {model.window} neighbors each side")
+    if config.data.context_sentences:
+        lines.append(f"context    {config.data.context_sentences} sentences before each")
     if config.task in ("translation", "parsing"):
         lines.append(
             f"search     beam {search.beam}, length penalty {search.length_penalty}, "

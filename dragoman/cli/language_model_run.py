@@ -28,7 +28,7 @@ from dragoman.decoding.generation import Wish, Writer
 
 print(Writer.load("DIR").write(["..."], Wish())[0][0].text)
 ```"""
-    rows, tokens = "texts", "tokens"
+    rows, tokens = "rows of text", "tokens"
 
     def scores(self, model: SequenceModel) -> dict[str, Any]:
         """How the model goes on with the first words of some validation texts."""

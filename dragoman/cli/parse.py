@@ -20,8 +20,8 @@ _HELP = """\
 Parse sentences into constituency trees, in Penn brackets: as many lines out as in.
 
 A sentence is cut into the words of the Penn Treebank: punctuation stands alone, "don't" is
-"do n't", a bracket is "-LRB-". With --tokenized its words are what spaces separate. Every word
-has the part of speech XX: the model predicts none. On a terminal the tree is drawn too.
+"do n't", a bracket is "-LRB-". With --tokenized its words are what spaces separate. On a terminal
+the tree is drawn too.
 
 With --gold it parses the sentences of a treebank and prints how well that was done, as the
 program evalb counts with COLLINS.prm: punctuation, traces and functional tags do not count.

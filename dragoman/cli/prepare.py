@@ -53,5 +53,5 @@ def prepare(
     with folder_lock(out):
         corpus = stages.prepare(files, out, choices, workers, ray)
     print(corpus.report)
-    rows = "texts" if text else "pairs"
+    rows = "rows of text" if text else "pairs"  # a long text has several
     print(f"{corpus.training_pairs:,} training {rows}, {corpus.validation_pairs:,} for validation")

@@ -193,6 +193,8 @@ def _train_model(request: TrainingRequest, ranks: "Ranks") -> None:
         raise UserError("training.lora_rank: adapters belong to a model", "give --init-from DIR")
     if wanted.training.r_drop and wanted.task in ("mlm", "classification"):
         raise UserError("training.r_drop is for models that write text", "leave it out")
+    if wanted.data.context_sentences and wanted.task != "translation":
+        raise UserError("data.context_sentences is for translation", "leave it out")
     check_output(request.out)
     if request.files is not None:
         check_files(request.files)

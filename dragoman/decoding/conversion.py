@@ -59,7 +59,11 @@ def _encoder(config: ModelConfig, weights: Weights, head_width: int | None) -> A
     from ctranslate2.specs import transformer_spec
 
     spec = transformer_spec.TransformerEncoderSpec(
-        config.encoder_layers, config.heads, pre_norm=config.norm == "pre", head_dim=head_width
+        config.encoder_layers,
+        config.heads,
+        pre_norm=config.norm == "pre",
+        head_dim=head_width,
+        **_feed_forward_kind(config),
     )
     spec.embeddings[0].weight = weights["embedding.weight"]
     spec.position_encodings.encodings = weights["embedding.positions"]
@@ -81,6 +85,7 @@ def _decoder(config: ModelConfig, weights: Weights, head_width: int | None) -> A
         pre_norm=config.norm == "pre",
         head_dim=head_width,
         alignment_heads=config.heads,
+        **_feed_forward_kind(config),
     )
     spec.embeddings.weight = weights["embedding.weight"]
     spec.position_encodings.encodings = weights["embedding.positions"]
@@ -97,6 +102,14 @@ def _decoder(config: ModelConfig, weights: Weights, head_width: int | None) -> A
     return spec
 
 
+def _feed_forward_kind(config: ModelConfig) -> dict[str, Any]:
+    from ctranslate2.specs.common_spec import Activation
+
+    if config.feed_forward == "relu":
+        return {}
+    return {"ffn_glu": True, "activation": Activation.SWISH}
+
+
 def _self_attention(spec: Any, weights: Weights, name: str) -> None:
     spec.linear[0].weight = weights[f"{name}.self_attention.in_projection.weight"]
     spec.linear[1].weight = weights[f"{name}.self_attention.out_projection.weight"]
@@ -111,9 +124,13 @@ def _cross_attention(spec: Any, weights: Weights, name: str, queries: int) -> No
 
 
 def _feed_forward(spec: Any, weights: Weights, name: str) -> None:
-    for layer, part in ((spec.linear_0, "inner"), (spec.linear_1, "outer")):
-        layer.weight = weights[f"{name}.feed_forward.{part}.weight"]
-        layer.bias = weights[f"{name}.feed_forward.{part}.bias"]
+    gated = hasattr(spec, "linear_0_noact")
+    inner = (spec.linear_0, spec.linear_0_noact) if gated else (spec.linear_0,)
+    for part in ("weight", "bias"):
+        halves = np.split(weights[f"{name}.feed_forward.inner.{part}"], len(inner))
+        for layer, half in zip(inner, halves, strict=True):
+            setattr(layer, part, half)
+        setattr(spec.linear_1, part, weights[f"{name}.feed_forward.outer.{part}"])
     _norm(spec.layer_norm, weights, f"{name}.feed_forward_residual.norm")
 
 

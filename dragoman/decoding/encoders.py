@@ -103,9 +103,10 @@ class TextEncoder:
             del ids[len(ids) - spaced :]
             places.append((len(ids), spaced))
             ids.append(self.tokenizer.mask_id)
-        if len(ids) > self._longest:
+        limit = self.config.model.max_positions - 1
+        if len(ids) > limit:
             raise UserError(
-                f"the text has {len(ids):,} subwords, the model reads {self._longest:,}",
+                f"the text has {len(ids):,} subwords, the model reads {limit:,}",
                 "shorten it",
             )
         return ids, places

@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,10 @@ _EXPONENT = 0.7
 # An exponent of 0 would make CTranslate2 stop as soon as the best open hypothesis ends.
 _SMALLEST_EXPONENT = 1e-6
 _EOS = str(Tokenizer.eos_id)
-# Most sentences x beam of a batch: more leave the cache of a core at every step.
-_ROWS = 64
-# CTranslate2 keeps to AVX2 unless told otherwise, for processors that slow down where vectors are
-# wider. Those with the last of these do not: its search is a tenth faster on them.
+# Most sentences of a batch, and most sentences x beam: more leave the cache of a core at every step.
+_SENTENCES, _ROWS = 32, 64
+# CTranslate2 keeps to AVX2 unless told otherwise before it first computes, for processors that slow
+# down where vectors are wider. Those with the last of these do not: it is a tenth faster on them.
 _INSTRUCTIONS = "CT2_FORCE_CPU_ISA"
 _WIDE = frozenset(("avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "avx512_vbmi2"))
 
@@ -53,19 +52,6 @@ def has_wide_vectors() -> bool:
     except OSError:  # another system than Linux
         return False
     return _WIDE.issubset(flags.decode(errors="replace").split())
-
-
-@contextmanager
-def _widest_vectors() -> Iterator[None]:
-    """Have CTranslate2 use AVX-512 where it pays: it asks when its first model is opened."""
-    if _INSTRUCTIONS in os.environ or not has_wide_vectors():
-        yield
-        return
-    os.environ[_INSTRUCTIONS] = "AVX512"
-    try:
-        yield
-    finally:
-        del os.environ[_INSTRUCTIONS]
 
 
 def unsupported(request: Request, vocabulary_size: int) -> str | None:
@@ -130,6 +116,8 @@ class CTranslate2Engine:
         self._names = [str(number) for number in range(tokenizer.vocabulary_size)]
         self._ids = {name: number for number, name in enumerate(self._names)}
         self._opening, self._has_shortlist = threading.Lock(), False
+        if has_wide_vectors():
+            os.environ.setdefault(_INSTRUCTIONS, "AVX512")
         self._translator = self._open(config.search.shortlist)
 
     def _open(self, shortlist: bool) -> ctranslate2.Translator:
@@ -150,7 +138,7 @@ class CTranslate2Engine:
         }
         # CTranslate2 sets the OpenMP threads of the thread that opens it to intra_threads: in this
         # one, PyTorch would compute on one core from then on.
-        with ThreadPoolExecutor(1) as thread, _widest_vectors():
+        with ThreadPoolExecutor(1) as thread:
             return thread.submit(ctranslate2.Translator, str(self._folder), **options).result()
 
     def _opened(self, shortlist: bool) -> ctranslate2.Translator:
@@ -258,8 +246,9 @@ class CTranslate2Engine:
     ) -> Iterator[list[int]]:
         """Sources of about one length together, long ones first, within the token budget."""
         order = sorted(numbers, key=lambda number: -len(sources[number]))
-        share = -(-len(order) // self._workers)  # a small input is for all the workers
-        most = max(1, min(share, _ROWS // request.search.beam))
+        most = max(1, min(_SENTENCES, _ROWS // request.search.beam))
+        if not request.no_repeat_ngram:  # what is searched again has other work beside it
+            most = min(most, -(-len(order) // self._workers))  # a small input is for all workers
         start = 0
         while start < len(order):
             width = (len(sources[order[start]]) + 1) * request.search.beam

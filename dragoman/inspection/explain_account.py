@@ -34,7 +34,8 @@ def account_sections(
 def _parameters(rows: list[ParameterRow], vocabulary: int, model: ModelConfig, texts: Texts) -> str:
     name = "parameters"
     total = sum(row.count for row in rows)
-    sizes = {"width": model.d_model, "inner": model.d_ff, "vocabulary": f"{vocabulary:,}"}
+    inner = model.d_ff * (2 if model.feed_forward == "gated" else 1)
+    sizes = {"width": model.d_model, "inner": inner, "vocabulary": f"{vocabulary:,}"}
     shown = []
     for part in dict.fromkeys(row.name for row in rows):
         same = [row for row in rows if row.name == part]

@@ -316,13 +316,13 @@ def _heads(explained: Explained, model: ModelConfig, texts: Texts, labels: list[
 def _layer(explained: Explained, model: ModelConfig, texts: Texts, labels: list[str]) -> str:
     first = explained.numbers["encoder_layers"][0]
     sizes = ("before", "attention", "between", "feed_forward", "after")
+    shared = {"focus": chip(labels[explained.focus]), "width": model.d_model}
+    active = first["active"]
     parts = texts(
         "layer",
         "parts",
-        focus=chip(labels[explained.focus]),
-        width=model.d_model,
-        inner=model.d_ff,
-        active=first["active"],
+        thinks=texts("layer", model.feed_forward, inner=model.d_ff, active=active, **shared),
+        **shared,
         separate=decimal(first["before"] + first["attention"], 1),
         mean_before=decimal(first["raw"][0]),
         spread_before=decimal(first["raw"][1]),

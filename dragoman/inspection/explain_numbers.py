@@ -178,7 +178,7 @@ def _encoder_layers(model: Transformer, source: Tensor, focus: int) -> list[Numb
         attended = layer.self_attention.attend(operands, None, PADDED, None)
         x = middle = layer.self_residual.after(x, attended)
         read = layer.feed_forward_residual.before(x)
-        hidden = layer.feed_forward.inner(read).relu()  # (1, S, F)
+        hidden = layer.feed_forward.activate(layer.feed_forward.inner(read))  # (1, S, F)
         transformed = layer.feed_forward.outer(hidden)
         x = layer.feed_forward_residual.after(x, transformed)
         raw = given if layer.self_residual.pre_norm else given + attended

@@ -117,7 +117,7 @@ def _head(languages: str, config: Config, log: TrainingLog) -> str:
         ("of the matrix-product peak, updates alone", _median(log, "utilization", "{:.1f}%")),
         ("parameters", _number(start, "parameters", "{:,.0f}")),
         (
-            f"training {'texts' if config.task in TEXT_TASKS else 'pairs'}",
+            f"training {'rows of text' if config.task in TEXT_TASKS else 'pairs'}",
             _number(start, "pairs", "{:,.0f}"),
         ),
     ]

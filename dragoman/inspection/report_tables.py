@@ -98,11 +98,12 @@ def corpus_section(folder: Path) -> str:
             report = json.loads(stream.read(_LARGEST_REPORT))
     except (UserError, OSError, ValueError, RecursionError):
         return "<h2>Corpus</h2>\n<p>The prepared corpus is not in the folder any more.</p>"
-    unit = "texts" if corpus.task in TEXT_TASKS else "pairs"
+    texts = corpus.task in TEXT_TASKS
+    unit, row = ("texts", "rows of text") if texts else ("pairs", "pairs")
     rows = [
         ["from", ", ".join(corpus.inputs)[:2000]],
-        [f"training {unit}", f"{corpus.training_pairs:,}"],
-        [f"validation {unit}", f"{corpus.validation_pairs:,}"],
+        [f"training {row}", f"{corpus.training_pairs:,}"],
+        [f"validation {row}", f"{corpus.validation_pairs:,}"],
     ]
     report = report if isinstance(report, dict) else {}
     total, kept = report.get("total"), report.get("kept")

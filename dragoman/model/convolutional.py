@@ -2,9 +2,9 @@
 
 Gated linear units over a kernel's width of tokens, residual connections, and attention in every
 layer of the decoder; what is added up is scaled by sqrt(0.5) to keep its variance (section 3.5).
-What differs from their system: scores are divided by sqrt(d_model), since the shared embedding has
-entries of variance 1 where theirs has 0.01; there is no weight normalization, and gradients of the
-encoder are not scaled, both of which Adam makes needless.
+Embeddings are scaled to the deviation of theirs, 0.1: that all variances stay as they are holds for
+inputs as small. What differs from their system: there is no weight normalization, and gradients of
+the encoder are not scaled, both of which Adam makes needless.
 
 Shapes: B batch, S source, T target, D d_model, W kernel_width, N beams of a sentence, R = B * N.
 """
@@ -24,6 +24,7 @@ from dragoman.model.layers import Linear, dropout
 from dragoman.model.sequence_model import PAD
 
 _HALF = math.sqrt(0.5)
+_EMBEDDED = 0.1  # deviation of embeddings (section 4.3), of 1 as the Transformer reads them
 
 
 class GatedConvolution(nn.Module):
@@ -88,7 +89,8 @@ class DecoderLayer(nn.Module):
         h: Tensor = self.convolution(x)
         both, real = memory
         key, value = both.chunk(2, dim=-1)
-        query = (self.query(h) + target) * _HALF
+        # Their scores are not divided by sqrt(d_model), as `attention` does.
+        query = (self.query(h) + target) * (_HALF * math.sqrt(target.shape[-1]))
         operands = query.reshape(len(both), 1, -1, key.shape[-1]), key[:, None], value[:, None]
         if maps:
             context, weights = attention(*operands, real, return_weights=True)
@@ -126,7 +128,7 @@ class Convolutional(EncoderDecoder):
 
     def encode(self, source: Tensor, maps: AttentionMaps | None = None) -> Tensor:
         """(B, S) -> memory (B, S, 2 D): outputs z, and z with the embeddings e (Equation 2)."""
-        embedded = x = self.embedding(source)
+        embedded = x = self.embedding(source) * _EMBEDDED
         real = (source != PAD)[..., None]
         for layer in self.encoder:
             x = layer(x, real)
@@ -137,7 +139,7 @@ class Convolutional(EncoderDecoder):
     ) -> Tensor:
         """Teacher-forced decoder states: (B, T), (B, S, 2 D), (B, S) -> (B, T, D)."""
         read = memory, (source != PAD)[:, None, None]
-        embedded = x = self.embedding(target_in)
+        embedded = x = self.embedding(target_in) * _EMBEDDED
         for layer in self._decoder_layers():
             before = functional.pad(x, (0, 0, self.config.kernel_width - 1, 0))
             x = layer(before, embedded, read, maps)
@@ -153,7 +155,7 @@ class Convolutional(EncoderDecoder):
     def step_states(self, ids: Tensor, cache: RowStates) -> Tensor:
         """What the output layer reads of a step: ids (B, N) -> (B, N, D); the cache grows."""
         memory, real = cache.sentences
-        embedded = x = self.embedding.at(ids, cache.step).reshape(ids.numel(), 1, -1)
+        embedded = x = _EMBEDDED * self.embedding.at(ids, cache.step).reshape(ids.numel(), 1, -1)
         seen = []
         for layer, past in zip(self._decoder_layers(), cache.rows, strict=True):
             all_seen = torch.cat([past, x], dim=1)

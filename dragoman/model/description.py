@@ -17,7 +17,7 @@ WEIGHTS, SETTINGS, TOKENIZER, CARD = (
     "README.md",
 )
 # Settings of [model] that the first models did not have.
-_LATER = ("kind", "kernel_width", "window")
+_LATER = ("kind", "kernel_width", "window", "feed_forward")
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,9 @@ def sizes(config: Config) -> str:
     model = config.model
     match model.kind:
         case "transformer":
+            gated = " gated" if model.feed_forward == "gated" else ""
             return (
-                f"d_model {model.d_model}, d_ff {model.d_ff}, {model.heads} heads "
+                f"d_model {model.d_model}, d_ff {model.d_ff}{gated}, {model.heads} heads "
                 f"(d_k {model.key_width}, d_v {model.value_width}), {model.norm}-norm"
             )
         case "convolutional":

@@ -69,6 +69,25 @@ class _ReluDropout(torch.autograd.Function):
         return result, None
 
 
+class _Gate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x, width = x.contiguous(), x.shape[-1] // 2
+        output = x.new_empty(*x.shape[:-1], width)
+        kernels().call("gate", x.dtype, output.numel() // width, width, x, output)
+        ctx.save_for_backward(x)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        gradient, width = gradient.contiguous(), x.shape[-1] // 2
+        result = torch.empty_like(x)
+        rows = gradient.numel() // width
+        kernels().call("gate_backward", x.dtype, rows, width, x, gradient, result)
+        return result
+
+
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
@@ -163,6 +182,11 @@ def add_dropout(x: Tensor | None, y: Tensor, rate: float) -> Tensor:
 def relu_dropout(x: Tensor, rate: float) -> Tensor:
     """dropout(relu(x))."""
     return cast(Callable[..., Tensor], _ReluDropout.apply)(x, rate)
+
+
+def gate(x: Tensor) -> Tensor:
+    """silu(a) * b of the halves a and b of the last dimension; each a multiple of WIDTH wide."""
+    return cast(Callable[..., Tensor], _Gate.apply)(x)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:

@@ -220,6 +220,37 @@ void relu_dropout_backward(int64_t n, const T* output, const T* gradient, float 
   }
 }
 
+// 1 / (1 + e^-x); e^80 is as good as infinite, and more would overflow.
+inline vec logistic(vec x) { return 1.0f / (exponential(-larger(x, splat(-80.0f))) + 1.0f); }
+
+// SiLU(a) * b of rows [a, b], each of width elements.
+template <class T>
+void gate(int64_t rows, int width, const T* x, T* output) {
+#pragma omp parallel for schedule(static)
+  for (int64_t r = 0; r < rows; r++) {
+    const T* row = x + r * 2 * width;
+    for (int k = 0; k < width; k += W) {
+      vec a = load(row + k);
+      store(output + r * width + k, a * logistic(a) * load(row + width + k));
+    }
+  }
+}
+
+template <class T>
+void gate_backward(int64_t rows, int width, const T* x, const T* gradient, T* result) {
+#pragma omp parallel for schedule(static)
+  for (int64_t r = 0; r < rows; r++) {
+    const T* row = x + r * 2 * width;
+    T* change = result + r * 2 * width;
+    for (int k = 0; k < width; k += W) {
+      vec a = load(row + k), b = load(row + width + k), g = load(gradient + r * width + k);
+      vec open = logistic(a), silu = a * open;
+      store(change + k, g * b * (open + silu * (1.0f - open)));
+      store(change + width + k, g * silu);
+    }
+  }
+}
+
 template <class T>
 void layer_norm(int64_t rows, int width, float epsilon, const T* x, const float* weight,
                 const float* bias, T* output, float* statistics) {
@@ -308,6 +339,12 @@ void less_a_row(int64_t rows, int width, const T* matrix, const float* row, floa
   }                                                                                               \
   void relu_dropout_backward_##name(int64_t n, const T* output, const T* gradient, float rate, T* result) { \
     relu_dropout_backward<T>(n, output, gradient, Chance(0, rate).scale, result);                   \
+  }                                                                                               \
+  void gate_##name(int64_t rows, int width, const T* x, T* output) {                               \
+    gate<T>(rows, width, x, output);                                                               \
+  }                                                                                               \
+  void gate_backward_##name(int64_t rows, int width, const T* x, const T* gradient, T* result) {   \
+    gate_backward<T>(rows, width, x, gradient, result);                                            \
   }                                                                                               \
   void layer_norm_##name(int64_t rows, int width, float epsilon, const T* x, const float* weight,  \
       const float* bias, T* output, float* statistics) {                                           \

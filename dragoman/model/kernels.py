@@ -40,6 +40,8 @@ _SIGNATURES = {
     "add_dropout": [_LONG, _POINTER, _POINTER, _FLOAT, _SEED, _POINTER],
     "relu_dropout": [_LONG, _POINTER, _FLOAT, _SEED, _POINTER],
     "relu_dropout_backward": [_LONG, _POINTER, _POINTER, _FLOAT, _POINTER],
+    "gate": [_LONG, _INT] + [_POINTER] * 2,
+    "gate_backward": [_LONG, _INT] + [_POINTER] * 3,
     "layer_norm": [_LONG, _INT, _FLOAT] + [_POINTER] * 5,
     "layer_norm_backward": [_LONG, _INT] + [_POINTER] * 7,
     "softmax": [_LONG, _INT] + [_POINTER] * 4,

@@ -135,24 +135,38 @@ _add_byte_dropout = cast(Callable[..., Tensor], _AddByteDropout.apply)
 
 
 class FeedForward(nn.Module):
-    """max(0, x W_1 + b_1) W_2 + b_2, Equation 2."""
+    """max(0, x W_1 + b_1) W_2 + b_2, Equation 2.
 
-    def __init__(self, d_model: int, d_ff: int, dropout_rate: float) -> None:
+    Gated: (SiLU(x W_1 + b_1) * (x V + c)) W_2 + b_2, SwiGLU of Shazeer 2020 (arXiv 2002.05202) with
+    biases; W_1 and V are the rows of one matrix.
+    """
+
+    def __init__(self, d_model: int, d_ff: int, dropout_rate: float, gated: bool = False) -> None:
         super().__init__()
-        self.inner = Linear(d_model, d_ff)
+        self.gated = gated
+        self.inner = Linear(d_model, 2 * d_ff if gated else d_ff)
         self.outer = Linear(d_ff, d_model)
         self.dropout_rate = dropout_rate
+        if gated:
+            for matrix in self.inner.weight.detach().chunk(2):
+                nn.init.xavier_uniform_(matrix)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D)."""
-        rate = self.dropout_rate if self.training else 0.0
-        hidden = self.inner(x)  # (..., D) -> (..., F)
-        if self.training and usable(hidden):
-            hidden = fused.relu_dropout(hidden, rate)
-        else:
-            hidden = dropout(hidden.relu(), rate)
-        output: Tensor = self.outer(hidden)
+        output: Tensor = self.outer(self.activate(self.inner(x)))
         return output
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        """What stands between the linear maps: (..., F), gated (..., 2 F) -> (..., F)."""
+        rate = self.dropout_rate if self.training else 0.0
+        if self.gated:
+            first, second = hidden.chunk(2, dim=-1)
+            if usable(first):
+                return dropout(fused.gate(hidden), rate)
+            return dropout(functional.silu(first) * second, rate)
+        if self.training and usable(hidden):
+            return fused.relu_dropout(hidden, rate)
+        return dropout(hidden.relu(), rate)
 
 
 class Residual(nn.Module):

@@ -177,9 +177,9 @@ void forward(const Linear& s) {
   {
     Units units;
     bfloat16* normed = packing<1>(B * depth);
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic)
     for (int64_t n = 0; n < columns; n += B) pack_transposed(depth, s.weight + n * depth, packed + n * depth);
-#pragma omp for schedule(static) nowait
+#pragma omp for schedule(dynamic) nowait
     for (int64_t first = 0; first < s.rows; first += B) {
       const bfloat16* x = s.x + first * depth;
       for (int i = 0; s.norm_weight && i < B; i++)
@@ -262,19 +262,22 @@ void backward(const Linear& s) {
   const Chance chance(s.seed, s.rate);
   const int64_t depth = s.outputs, columns = s.inputs, size = depth + 2 * columns;
   const bool as_is = !s.relu && !s.bias && !chance.drops(), by_outputs = depth >= columns;
-  bfloat16* packed = packing<0>(depth * columns + s.rows * (depth + columns));
+  const int64_t blocks = s.rows / B;
+  bfloat16* packed = packing<0>(depth * columns + s.rows * (depth + columns) + 2 * blocks * size);
   bfloat16 *factor = packed + depth * columns, *other = factor + s.rows * depth;
-  std::vector<float> sums(size_t(omp_get_max_threads()) * size);  // of each thread
+  // Sums of each block, not of each thread: they do not depend on who computed what.
+  float* sums = reinterpret_cast<float*>(other + s.rows * columns);
 #pragma omp parallel
   {
     Units units;
-    float* own = sums.data() + omp_get_thread_num() * size;
     bfloat16 *inner = packing<1>(B * (depth + 3 * columns)), *normed = inner + B * depth;
     float* wide = reinterpret_cast<float*>(normed + B * columns);
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic)
     for (int64_t k = 0; k < columns; k += B) pack<false>(depth, s.weight + k, columns, packed + k * depth);
-#pragma omp for schedule(static)
+#pragma omp for schedule(dynamic)
     for (int64_t first = 0; first < s.rows; first += B) {
+      float* own = sums + first / B * size;
+      std::fill(own, own + size, 0.0f);
       const bfloat16 *gradient = as_is ? s.gradient + first * depth : inner, *x = s.x + first * columns;
       if (!as_is) inner_gradient(s, chance, first, inner, own);
       for (int i = 0; s.norm_weight && i < B; i++)
@@ -284,16 +287,14 @@ void backward(const Linear& s) {
       else pack_rows<false>(s.rows, first, depth, gradient, factor), pack_rows<true>(s.rows, first, columns, x, other);
       input_gradient(s, first, gradient, packed, wide, own + depth);
     }
-#pragma omp for schedule(static) nowait
+#pragma omp for schedule(dynamic) nowait
     for (int64_t n = 0; n < (s.weight_gradient ? std::max(depth, columns) : 0); n += B)
       weight_gradient(s, n, (by_outputs ? factor : other) + n * s.rows, by_outputs ? other : factor);
   }
-  for (int64_t i = 0; i < size; i++) {
-    float total = 0;
-    for (size_t at = i; at < sums.size(); at += size) total += sums[at];
-    if (i >= depth && s.norm_weight) s.norm_gradient[i - depth] = total;
-    else if (i < depth && s.bias) s.bias_gradient[i] = total;
-  }
+  for (int64_t block = 1; block < blocks; block++)
+    for (int64_t i = 0; i < size; i++) sums[i] += sums[block * size + i];
+  if (s.bias) std::copy(sums, sums + depth, s.bias_gradient);
+  if (s.norm_weight) std::copy(sums + depth, sums + size, s.norm_gradient);
 }
 
 }  // namespace

@@ -148,10 +148,13 @@ def attend(
 def transform(x: Tensor, residual: Residual, feed_forward: FeedForward) -> Tensor:
     """The sublayer of the feed-forward network: (..., D) -> (..., D)."""
     inner, outer = feed_forward.inner, feed_forward.outer
-    if not (residual.training and matrix_units(x, inner.weight.shape[0])):
+    if not (residual.training and matrix_units(x, inner.weight.shape[0], outer.weight.shape[1])):
         return residual.after(x, feed_forward(residual.before(x)))
-    behind = Behind(True, feed_forward.dropout_rate)
+    gated = feed_forward.gated
+    behind = Behind(not gated, 0.0 if gated else feed_forward.dropout_rate)
     hidden, x = linear(x, inner.weight, inner.bias, *_norm_before(residual), None, behind)
+    if gated:
+        hidden = feed_forward.activate(hidden)
     behind = Behind(False, residual.dropout_rate)
     total, _ = linear(hidden, outer.weight, outer.bias, None, None, x, behind)
     return total if residual.pre_norm else residual.norm(total)

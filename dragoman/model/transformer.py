@@ -40,6 +40,12 @@ def make_attention(config: ModelConfig) -> MultiHeadAttention:
     )
 
 
+def make_feed_forward(config: ModelConfig) -> FeedForward:
+    """The feed-forward network of the configuration's sizes."""
+    gated = config.feed_forward == "gated"
+    return FeedForward(config.d_model, config.d_ff, config.activation_dropout, gated)
+
+
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward; also a decoder-only layer when its mask is causal."""
 
@@ -48,7 +54,7 @@ class EncoderLayer(nn.Module):
         pre = config.norm == "pre"
         self.self_attention = make_attention(config)
         self.self_residual = Residual(config.d_model, config.dropout, pre)
-        self.feed_forward = FeedForward(config.d_model, config.d_ff, config.activation_dropout)
+        self.feed_forward = make_feed_forward(config)
         self.feed_forward_residual = Residual(config.d_model, config.dropout, pre)
 
     def forward(
@@ -82,7 +88,7 @@ class DecoderLayer(nn.Module):
         self.self_residual = Residual(config.d_model, config.dropout, pre)
         self.cross_attention = make_attention(config)
         self.cross_residual = Residual(config.d_model, config.dropout, pre)
-        self.feed_forward = FeedForward(config.d_model, config.d_ff, config.activation_dropout)
+        self.feed_forward = make_feed_forward(config)
         self.feed_forward_residual = Residual(config.d_model, config.dropout, pre)
 
     def forward(

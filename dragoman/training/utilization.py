@@ -67,7 +67,7 @@ class TrainingCost:
         values = config.heads * config.value_width
         encoder, decoder = config.encoder_layers, config.decoder_layers
         attention = width * (2 * keys + 2 * values)  # W^Q, W^K, W^V, W^O
-        feed_forward = 2 * width * config.d_ff
+        feed_forward = (3 if config.feed_forward == "gated" else 2) * width * config.d_ff
         memory = decoder * width * (keys + values)  # W^K, W^V of the memory, by source token
         cross = width * (keys + values)  # W^Q, W^O
         pair = keys + values  # Q K^T and weights V of all heads
