@@ -205,6 +205,16 @@ def test_the_cost_is_what_pytorch_counts(kind: str, layers: tuple[int, int]) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_deep_untrained_model_is_about_as_bad_as_chance(kind: str) -> None:
+    model = make(settings(kind, (6, 6), d_model=128))
+    source, target = ids_of(*[12] * 8), ids_of(*[12] * 8, seed=3)
+    with torch.inference_mode():
+        logits = model(source, target).flatten(0, 1)
+    nll = torch.nn.functional.cross_entropy(logits, ids_of(*[12] * 8, seed=4).flatten())
+    assert float(nll) < np.log(VOCABULARY) + 0.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_few_updates_lower_the_loss(kind: str) -> None:
     model = make(settings(kind)).train()
     source = ids_of(6, 4, 5, 6, 3)

@@ -33,7 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "transformer": {},
     "lstm": {"encoder_layers": 2, "decoder_layers": 2},
     "gru": {"encoder_layers": 2, "decoder_layers": 2},
-    "convolutional": {"encoder_layers": 6, "decoder_layers": 6, "positions": "learned"},
+    "convolutional": {"encoder_layers": 6, "decoder_layers": 6},
 }
 _STEP = 2  # of a width, which is even
 Results = dict[str, dict[str, Any]]

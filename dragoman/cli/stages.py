@@ -80,7 +80,7 @@ class Choices:
         if self.preset:
             return self.preset
         if self.seconds and pairs:
-            return _preset_in_time(pairs, self.seconds, self.device)
+            return _preset_in_time(pairs, self.seconds, self.device, self.task)
         return preset_for(pairs)
 
     def after(self, parent: Config) -> "Choices":
@@ -101,14 +101,14 @@ class Choices:
 
 
 @cache
-def _preset_in_time(pairs: int, seconds: float, device: str) -> str:
+def _preset_in_time(pairs: int, seconds: float, device: str, task: str) -> str:
     from dragoman.training.planning import plan_for_time
     from dragoman.training.precision import choose_device
     from dragoman.training.process import prepare_process
     from dragoman.training.progress import duration, say
 
     prepare_process()
-    plan = plan_for_time(pairs, seconds, choose_device(device))
+    plan = plan_for_time(pairs, seconds, choose_device(device), task)
     say(
         f"in {duration(seconds)} this machine makes about {plan.updates:,} updates of preset "
         f"{plan.preset}, which is what it trains; --preset takes another"

@@ -29,7 +29,7 @@ _EXPONENT = 0.7
 # An exponent of 0 would make CTranslate2 stop as soon as the best open hypothesis ends.
 _SMALLEST_EXPONENT = 1e-6
 _EOS = str(Tokenizer.eos_id)
-# Most sentences of a batch, and most sentences x beam: more leave the cache of a core at every step.
+# Most sentences of a batch, and most sentences x beam: more leave the cache of a core at a step.
 _SENTENCES, _ROWS = 32, 64
 # CTranslate2 keeps to AVX2 unless told otherwise before it first computes, for processors that slow
 # down where vectors are wider. Those with the last of these do not: it is a tenth faster on them.
@@ -182,12 +182,13 @@ class CTranslate2Engine:
             open_ = list[int]()
             for number, future in zip(job.numbers, job.futures, strict=True):
                 result, limit = future.result(), limits[number]
-                if all(_ended(words, limit) for words in result.hypotheses):
+                found = result.hypotheses  # a copy, each time
+                if all(_ended(words, limit) for words in found):
                     if not request.no_repeat_ngram:
-                        yield number, self._hypotheses(result, request)
+                        yield number, self._hypotheses(found, result.scores, request)
                     else:  # its probabilities leave out what would repeat
-                        known[number] = [self._tokens(words) for words in result.hypotheses]
-                elif request.search.beam == 1 and (tokens := self._tokens(result.hypotheses[0])):
+                        known[number] = [self._tokens(words) for words in found]
+                elif request.search.beam == 1 and (tokens := self._tokens(found[0])):
                     known[number] = [tokens[:limit]]  # greedy search would have come to the same
                 else:
                     open_.append(number)
@@ -293,12 +294,14 @@ class CTranslate2Engine:
         ids = self._ids
         return [ids[word] for word in words if word != _EOS]
 
-    def _hypotheses(self, result: Any, request: Request) -> list[Hypothesis]:
+    def _hypotheses(
+        self, found: Sequence[Sequence[str]], scores: Sequence[float], request: Request
+    ) -> list[Hypothesis]:
         """The n_best of what has ended."""
         alpha = request.search.length_penalty
         exponent = _exponent(alpha)
         ranked = []
-        for words, score in zip(result.hypotheses, result.scores, strict=True):
+        for words, score in zip(found, scores, strict=True):
             length = len(words)
             log_prob = score * length**exponent
             ranked.append((log_prob / length_penalty(length, alpha), log_prob, words))

@@ -177,6 +177,7 @@ class Translator:
         found, loops = dict[Piece, list[Hypothesis]](), dict[Piece, Loop]()
         whole = dict[int, Translation]()
         waiting, again = list[Piece](), list[_Found]()
+        marks = (len(pieces) // 2, len(pieces) // 8, 0)  # long ones came first
         for done, (piece, hypotheses) in enumerate(self._search_all(pieces, request, traces), 1):
             found[piece] = hypotheses
             loop = self._loop(piece, hypotheses[0])
@@ -187,7 +188,7 @@ class Translator:
                 for number in alone.get(piece, ()):
                     whole[number] = self._join(split[number], [hypotheses], n_best, loops)
             left = len(pieces) - done
-            if waiting and (len(waiting) == _AGAIN or left in (len(pieces) // 8, 0)):
+            if waiting and (len(waiting) == _AGAIN or left in marks):
                 again.append(self._search_again(waiting, request))
                 waiting = []
         found.update(itertools.chain.from_iterable(again))

@@ -86,7 +86,7 @@ def initial_settings(parent: Config, task: str, adapters: bool = False) -> dict[
         return {"model": _sizes(parent, encoder=True), "data": vocabulary}
     settings = fine_tuning_settings(parent, adapters)
     if task == "classification":  # its data are few sentences, of one label each
-        settings["training"]["batch_tokens"] = TASKS[task]["training"]["batch_tokens"]
+        settings["training"] |= {"epochs": TrainingConfig().epochs, **TASKS[task]["training"]}
     return settings
 
 

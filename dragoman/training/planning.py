@@ -12,7 +12,7 @@ import torch
 from dragoman.config import Config, resolve_config
 from dragoman.corpus.batches import Batch
 from dragoman.corpus.tokenizer import Tokenizer
-from dragoman.model.transformer import Transformer
+from dragoman.model.assembly import build_model
 from dragoman.presets import preset_for
 from dragoman.training.objective import batch_loss
 from dragoman.training.optimizer import make_optimizer
@@ -34,12 +34,16 @@ class Plan:
     updates: int
 
 
-def plan_for_time(pairs: int, seconds: float, device: torch.device) -> Plan:
+def plan_for_time(
+    pairs: int, seconds: float, device: torch.device, task: str = "translation"
+) -> Plan:
     """The largest preset, up to the one for so many pairs, that gets enough updates in the time."""
+    # A classifier is the encoder of a masked language model, whatever its labels.
+    flags = {"task": "mlm" if task == "classification" else task}
     preset = preset_for(pairs)
     while True:
         limit = min(_SHARE * seconds, _LONGEST)
-        rate = updates_per_second(resolve_config(preset), device, limit)
+        rate = updates_per_second(resolve_config(preset, flags=flags), device, limit)
         updates = int(seconds * rate)
         if updates >= ENOUGH_UPDATES or preset not in _SMALLER:
             return Plan(preset, updates)
@@ -50,7 +54,7 @@ def updates_per_second(config: Config, device: torch.device, seconds: float) -> 
     """Real updates of a fresh model on made-up sentences, for about so long; two at least."""
     settings = config.training
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        model = Transformer(config.model, config.data.vocabulary_size).to(device).train()
+        model = build_model(config, config.data.vocabulary_size).to(device).train()
         model.embedding.compute_dtype = choose_precision(settings.precision, device)
         optimizer = make_optimizer(model, settings)
         batch = _made_up(settings.batch_tokens, config.data.vocabulary_size)
