@@ -290,13 +290,21 @@ def test_every_update_has_the_rate_of_the_schedule_and_a_clipped_gradient(
     config = make_config(schedule="paper", gradient_clip=0.01, max_steps=12)
     trainer, _ = make_trainer(store, tmp_path, config)
     rates, norms = [], []
-    step = trainer.optimizer.step
+    step, kept = trainer.optimizer.step, config.training.adam_beta1
+
+    def means() -> list[Tensor]:
+        states = (trainer.optimizer.state.get(p, {}) for p in trainer.model.parameters())
+        return [state["exp_avg"].clone() for state in states if state]
 
     def watched_step() -> None:
         rates.append(trainer.optimizer.param_groups[0]["lr"])
-        gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
-        norms.append(float(torch.nn.utils.get_total_norm(gradients)))
+        before = means()
         step()
+        # Adam's mean tells which gradient it took: mean = kept mean + (1 - kept) gradient.
+        after = means()
+        before = before or [torch.zeros_like(new) for new in after]
+        taken = [(new - kept * old) / (1 - kept) for new, old in zip(after, before, strict=True)]
+        norms.append(float(torch.nn.utils.get_total_norm(taken)))
 
     monkeypatch.setattr(trainer.optimizer, "step", watched_step)
     trainer.run()

@@ -74,12 +74,26 @@ void float_to_rows(const float* from, int rows, int width, float scale, T* to, i
     for (int k = 0; k < width; k += W) store(to + i * stride + k, load(from + i * width + k) * scale);
 }
 
+// rows (rows, width) -> (width, columns), zero where there is no row.
 template <class T>
 void transposed(const T* from, int64_t stride, int rows, int width, int columns, float* to) {
+#ifdef __AVX512F__
+  for (int i = 0; i < columns; i += W)
+    for (int k = 0; k < width; k += W) {
+      __m512i block[W];
+      for (int j = 0; j < W; j++) {
+        const vec row = i + j < rows ? load(from + (i + j) * stride + k) : vec{};
+        block[j] = reinterpret_cast<const __m512i&>(row);
+      }
+      transpose(block);
+      for (int j = 0; j < W; j++) _mm512_storeu_si512(to + (k + j) * columns + i, block[j]);
+    }
+#else
   for (int k = 0; k < width; k++) {
     for (int i = 0; i < rows; i++) to[k * columns + i] = scalar(from[i * stride + k]);
     for (int i = rows; i < columns; i++) to[k * columns + i] = 0;
   }
+#endif
 }
 
 // What of a batch's rows each sentence holds, and how its heads lie in memory.

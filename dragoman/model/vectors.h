@@ -66,9 +66,12 @@ inline float sum(vec x) {  // halves added to halves: fewer steps than lane afte
   return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
 }
 inline float greatest(vec x) {
-  float best = x[0];
-  for (int i = 1; i < W; i++) best = std::max(best, x[i]);
-  return best;
+  eight a, b;
+  std::memcpy(&a, &x, 32);
+  std::memcpy(&b, reinterpret_cast<char*>(&x) + 32, 32);
+  a = a > b ? a : b;
+  auto best = [&](int i, int j) { return std::max(a[i], a[j]); };
+  return std::max(std::max(best(0, 4), best(2, 6)), std::max(best(1, 5), best(3, 7)));
 }
 inline bool any(ints condition) {  // whether all bits of a lane are set, where a lane has all or none
 #ifdef __AVX512F__
@@ -102,6 +105,32 @@ inline vec exponential(vec x) {
   ints bits = reinterpret_cast<ints&>(p) + (reinterpret_cast<ints&>(shifted) << 23);
   return where(counts, reinterpret_cast<vec&>(bits));
 }
+
+#ifdef __AVX512F__
+// 16 rows of 16 elements of 4 bytes -> their columns.
+inline void transpose(__m512i r[16]) {
+  __m512i t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4)
+    for (int j = 0; j < 2; j++) {
+      r[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + j + 2]);
+      r[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + j + 2]);
+    }
+  for (int j = 0; j < 4; j++) {  // four rows' columns 4 l + j lie in lane l of a vector
+    t[j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88);
+    t[4 + j] = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xdd);
+    t[8 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88);
+    t[12 + j] = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xdd);
+  }
+  for (int j = 0; j < 8; j++) {
+    r[j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0x88);
+    r[8 + j] = _mm512_shuffle_i32x4(t[j], t[8 + j], 0xdd);
+  }
+}
+#endif
 
 inline int padded(int n) { return (n + W - 1) / W * W; }
 

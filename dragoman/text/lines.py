@@ -191,8 +191,8 @@ def _split(stream: BinaryIO, name: str, number: int) -> Iterator[bytes]:
 def _decode_error(name: str, number: int, error: UnicodeDecodeError) -> UserError:
     byte = error.object[error.start]
     hint = (
-        "convert the file to UTF-8, or put U+FFFD in its place with --errors replace (for train: of "
-        "dragoman prepare)"
+        "convert the file to UTF-8, or put U+FFFD in its place with --errors replace (for train: "
+        "of dragoman prepare)"
     )
     if number == 1 and error.object[:2] in (b"\xff\xfe", b"\xfe\xff"):
         hint = "the file looks like UTF-16; convert it: iconv -f UTF-16 -t UTF-8"
