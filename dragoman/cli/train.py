@@ -96,9 +96,8 @@ def train(
             from dragoman.cli.parent import files_of_parent
 
             languages, tokenizer = files_of_parent(parent, languages, tokenizer, choices.task)
-        files = options.corpus_files(
-            languages, paths, validation, tokenizer, task=choices.task, text=text
-        )
+        given_files = languages, paths, validation, tokenizer
+        files = options.corpus_files(*given_files, task=choices.task, text=text)
     elif any((*paths, text, *validation, source_language, target_language, tokenizer)):
         raise UserError("--prepared brings data, languages and tokenizer", "leave the others out")
     request = stages.TrainingRequest(
