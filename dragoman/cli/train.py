@@ -122,9 +122,10 @@ def _likely_task(
     if parent is not None:
         return parent.config.task
     if prepared is not None:
-        from dragoman.corpus.prepared import load_prepared
+        from dragoman.corpus.prepared import read_record
 
-        return load_prepared(prepared).task
+        record = read_record(prepared)  # what is wrong with it is said after what the options lack
+        return record.get("task", "translation") if record else None
     return "lm" if text is not None else None
 
 
