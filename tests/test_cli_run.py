@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from dragoman.cli import run as runs
-from dragoman.cli import validation
-from dragoman.config import SearchConfig, resolve_config
+from dragoman.cli import translation_run
+from dragoman.config import resolve_config
 from dragoman.corpus.pairs import Pair
+from dragoman.evaluation.metrics import Metrics
 
 
 def make_run(folder: Path, assignments: list[str]) -> Any:
@@ -52,27 +53,36 @@ def test_where_a_run_goes_on_is_said_before_anything_slow(
 
 
 @pytest.mark.parametrize(
-    ("steps", "bleu", "learned"), [(10, 93.98, True), (10, 0.3, False), (5000, 0.3, True)]
+    ("steps", "learned", "too_few"), [(10, True, False), (10, False, True), (5000, False, False)]
 )
 def test_few_updates_are_too_few_only_where_nothing_was_learned(
-    steps: int, bleu: float, learned: bool
+    steps: int, learned: bool, too_few: bool
 ) -> None:
     config = resolve_config("small", assignments=["training.warmup_steps=1000"])
-    assert runs._learned_nothing(config, steps, bleu) is not learned
+    assert runs._too_few(config, steps, learned) is too_few
 
 
 @pytest.mark.parametrize(
-    ("most", "name"), [(99, "part of the 100 validation"), (100, "evaluating")]
+    ("most", "bleu", "name"),
+    [(99, 4.9, "part of the 100 validation"), (100, 5.1, "evaluating")],
 )
 def test_a_part_of_the_validation_pairs_is_called_one(
-    monkeypatch: pytest.MonkeyPatch, most: int, name: str
+    monkeypatch: pytest.MonkeyPatch, most: int, bleu: float, name: str
 ) -> None:
     names: list[str] = []
-    measured = object.__new__(validation.Validation)
-    measured._pairs = [Pair(str(number), "x") for number in range(100)]
-    measured._at_end, measured._config = most, SimpleNamespace(search=SearchConfig())  # type: ignore[assignment]
+    measured = object.__new__(translation_run.TranslationRun)
+    measured.pairs = [Pair(str(number), "x") for number in range(100)]
+    measured._at_end, measured.config = most, resolve_config("tiny")
     monkeypatch.setattr(measured, "_translator", lambda *_: None)
-    monkeypatch.setattr(measured, "_measure", lambda pairs, _: len(pairs))
-    monkeypatch.setattr(validation, "translate_all", lambda _, lines, name: names.append(name))
-    assert measured.final(None) == most  # type: ignore[arg-type]
+
+    def measure(pairs: list[Pair], _: object) -> Metrics:
+        return Metrics(bleu, "signature", 50.0, "signature", len(pairs))
+
+    monkeypatch.setattr(measured, "_measure", measure)
+    monkeypatch.setattr(
+        translation_run, "translate_all", lambda _, lines, name, contexts: names.append(name)
+    )
+    results = measured.results(None, 1.0)  # type: ignore[arg-type]
+    assert f"On {most} validation segments" in results.card
+    assert results.learned is (bleu > 5)
     assert name in names[0] and ("part" in names[0]) == (most < 100)

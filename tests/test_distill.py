@@ -58,7 +58,10 @@ class Teacher:
     asked: list[str] = field(default_factory=list)
     chunks: int = 0
 
-    def translate(self, lines: Sequence[str]) -> list[Translation]:
+    def translate(
+        self, lines: Sequence[str], contexts: Sequence[tuple[str, ...]]
+    ) -> list[Translation]:
+        assert contexts == [()] * len(lines)
         if self.chunks == self.stop_after:
             raise KeyboardInterrupt
         self.chunks += 1
@@ -221,11 +224,13 @@ def test_a_student_is_made_interrupted_and_resumed(
     monkeypatch.setattr(teaching, "CHUNK", 50)
     translate, counted = Translator.translate, list[int]()
 
-    def stopping(self: Translator, lines: Sequence[str]) -> list[Translation]:
+    def stopping(
+        self: Translator, lines: Sequence[str], contexts: Sequence[tuple[str, ...]]
+    ) -> list[Translation]:
         if len(counted) == 2:
             raise KeyboardInterrupt
         counted.append(len(lines))
-        return translate(self, lines)
+        return translate(self, lines, contexts=contexts)
 
     with monkeypatch.context() as patched:
         patched.setattr(Translator, "translate", stopping)

@@ -203,13 +203,13 @@ def test_a_prepared_corpus_must_have_the_models_tokenizer(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--set", "model.d_model=32"], "model.d_model = 32, but the model of --init-from has 16"),
-        (["--preset", "tiny"], "--preset tiny: the model of --init-from has the preset small"),
+        (["--set", "model.d_model=32"], "model.d_model = 32, but the model to begin with has 16"),
+        (["--preset", "tiny"], "--preset tiny: the model to begin with has the preset small"),
         (
             ["--source-language", "fr"],
             "the data is fr -> de, but the model of --init-from is en",
         ),
-        (["--tokenizer", "x.model"], "--init-from brings its own tokenizer"),
+        (["--tokenizer", "x.model"], "the model to begin with brings its tokenizer"),
         (["--init-from", "nowhere"], "nowhere: no such folder"),
     ],
 )

@@ -314,7 +314,7 @@ def test_all_architectures_have_as_many_parameters(
     configs = module.equal_configs(symbols, preset, width)
     assert [config.model.kind for config in configs.values()] == list(configs)
     counts = [module.parameters(config, symbols) for config in configs.values()]
-    assert max(counts) < 1.03 * min(counts)
+    assert max(counts) < 1.04 * min(counts)
 
 
 def test_what_is_copied_stands_so_far_before(script: Script) -> None:
@@ -331,7 +331,7 @@ def test_a_model_is_trained_on_copying_and_measured(
 ) -> None:
     probe = script("architectures_probe")
     monkeypatch.setattr(probe, "DISTANCES", (2,))
-    found = probe.copying(script("architectures").config_of("transformer", 32, "tiny"), 60)
+    found = probe.copying(script("architectures").config_of("transformer", 32, "tiny"), 200)
     assert found["accuracy"]["2"] > 0.25  # chance is 0.125
 
 

@@ -54,7 +54,7 @@ def test_settings_that_exclude_each_other() -> None:
 
 
 def test_limits_of_the_length() -> None:
-    config, source = Config(), list(range(10))
+    config, source = Config(), list(range(10, 20))
 
     def lengths(prefix: int = 0, **settings: float) -> tuple[int, int]:
         search = SearchConfig.model_validate(settings)

@@ -209,7 +209,7 @@ def _finish(run: Run, trainer: Trainer, task: TaskRun) -> None:
     say(summary.results.shown)
     if state.worse >= run.config.training.patience:
         say(f"stopped early: {state.worse} validations in a row were no better (training.patience)")
-    if state.step < run.config.training.warmup_steps and not summary.results.learned:
+    if _too_few(run.config, state.step, summary.results.learned):
         smaller = "" if run.config.preset == "tiny" else ", or take a smaller preset"
         say(
             f"warning: {state.step:,} updates were too few to learn from: give more time or more "
@@ -217,6 +217,10 @@ def _finish(run: Run, trainer: Trainer, task: TaskRun) -> None:
         )
     say(f"trained {state.step:,} steps in {duration(state.seconds)}: {summary.speed}")
     say(f"model: {run.folder}; report: {report}")
+
+
+def _too_few(config: Config, steps: int, learned: bool) -> bool:
+    return steps < config.training.warmup_steps and not learned
 
 
 def with_longest(config: Config, store: CorpusStore) -> Config:
