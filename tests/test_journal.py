@@ -328,11 +328,11 @@ def test_processes_give_the_same_text_and_one_that_dies_is_one_error(
 
 
 def workers(parent: int) -> list[int]:
-    """Worker processes of a process, whichever of its threads has started them."""
-    found = []
+    """Copies of a process that it has made of itself, whichever of its threads did."""
+    found, own = [], Path(f"/proc/{parent}/cmdline").read_bytes()
     for path in Path(f"/proc/{parent}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in path.read_text().split():
-                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                if Path(f"/proc/{child}/cmdline").read_bytes() == own:
                     found.append(int(child))
     return found

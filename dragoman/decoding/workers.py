@@ -11,6 +11,7 @@ import os
 import queue
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
@@ -144,7 +145,10 @@ def _started(processes: int, wanted: Wanted, translator: Translator) -> ProcessP
     )
     # Ctrl-C is for this process alone; they start with the first call.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    pool.submit(os.getpid)
+    with warnings.catch_warnings():
+        # Python 3.12 warns of copies of a process with threads: those are of libraries, at rest.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pool.submit(os.getpid)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pool
 
