@@ -47,6 +47,7 @@ _MODULES = (
     fill,
     embed,
     classify,
+    parse,
     explain,
     attend,
     align,
@@ -57,7 +58,6 @@ _MODULES = (
     average,
     merge,
     distill,
-    parse,
     demo,
 )
 _ORDER = [module.__name__.rpartition(".")[2] for module in _MODULES]

@@ -28,7 +28,7 @@ program evalb counts with COLLINS.prm: punctuation, traces and functional tags d
 
 \b
 dragoman parse --model models/parser "The cat that I saw doesn't sleep."
-dragoman parse --model models/parser --input sentences.txt > trees.ptb
+dragoman parse --model models/parser --input new.en > trees.ptb
 dragoman parse --model models/parser --gold test.ptb
 """
 # Sentences parsed together; what is parsed is printed.
