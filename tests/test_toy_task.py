@@ -55,7 +55,7 @@ def test_reversing_words_is_learned(tmp_path: Path) -> None:
             batch_tokens=600,
             learning_rate=5e-3,
             warmup_steps=100,
-            max_steps=700,
+            max_steps=900,
             validations=4,
             average_checkpoints=2,
             precision="float32",
