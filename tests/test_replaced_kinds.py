@@ -24,7 +24,7 @@ from dragoman.errors import UserError
 from dragoman.model import recurrent
 from dragoman.model.assembly import build_model
 from dragoman.model.cache import RowStates
-from dragoman.model.encoder_decoder import EncoderDecoder
+from dragoman.model.encoder_decoder import AttentionMaps, EncoderDecoder
 from dragoman.model.folder import save_model
 from dragoman.training.distributed import Ranks
 from dragoman.training.objective import batch_loss
@@ -335,3 +335,12 @@ def test_the_commands_work_or_say_why_not(
     assert f"model.kind is {kind}" in refused.err
     named = dragoman("translate", "--model", folder, "--engine", "ctranslate2", stdin=lines)
     assert (named.status, named.lines) == (2, [])
+
+
+def test_a_kind_that_lacks_a_part_cannot_be_made() -> None:
+    class Half(EncoderDecoder):
+        def encode(self, source: Tensor, maps: AttentionMaps | None = None) -> Tensor:
+            return self.embedding(source)
+
+    with pytest.raises(TypeError, match="abstract"):
+        Half(ModelConfig(), 100)  # type: ignore[abstract]

@@ -3,6 +3,7 @@
 Shapes: B batch, S source, T target, D d_model, V vocabulary, H heads, N beams of a sentence.
 """
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,40 +25,39 @@ class AttentionMaps:
 class EncoderDecoder(SequenceModel):
     """An encoder that makes a memory of the source, a decoder that attends to it at every step.
 
-    A child defines `encode`, `decode`, `attends`, and with a cache of its own kind `start` and
-    `step_states`.
+    The cache is of each child's own kind.
     """
 
     @property
+    @abstractmethod
     def attends(self) -> tuple[int, int]:
         """Layers and heads of the attention to the source."""
-        raise NotImplementedError
 
     def hidden(self, source: Tensor, target_in: Tensor) -> Tensor:
         """What the output layer reads: (B, S), (B, T) -> (B, T, D)."""
         return self.decode(target_in, self.encode(source), source)
 
+    @abstractmethod
     def encode(self, source: Tensor, maps: AttentionMaps | None = None) -> Tensor:
         """(B, S) -> the memory, (B, S, D or more)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(
         self, target_in: Tensor, memory: Tensor, source: Tensor, maps: AttentionMaps | None = None
     ) -> Tensor:
         """Teacher-forced decoder states: (B, T), the memory, (B, S) -> (B, T, D)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, memory: Tensor, source: Tensor, beams: int) -> Any:
         """The cache before the first step: it has `beams`, and can `reorder` its rows."""
-        raise NotImplementedError
 
     def step(self, ids: Tensor, cache: Any) -> Tensor:
         """One step of every beam: ids (B, N) -> logits (B, N, V); the cache grows by one step."""
         return self.logits(self.step_states(ids, cache))
 
+    @abstractmethod
     def step_states(self, ids: Tensor, cache: Any) -> Tensor:
         """What the output layer reads of a step: ids (B, N) -> (B, N, D); the cache grows."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def attention_maps(self, source: Tensor, target_in: Tensor) -> AttentionMaps:

@@ -3,6 +3,8 @@
 Shapes: B batch, S source, T target, R packed rows, D d_model, V vocabulary.
 """
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 
 from dragoman.config import ModelConfig
@@ -12,10 +14,10 @@ from dragoman.model.layout import Packed
 PAD = 0
 
 
-class SequenceModel(nn.Module):
+class SequenceModel(nn.Module, ABC):
     """A model that gives a state for every token of `target_in`; one embedding serves all of it.
 
-    A child defines `hidden`; one that can do without padding also defines `packed_hidden`.
+    A child that can do without padding also defines `packed_hidden`.
     """
 
     def __init__(self, config: ModelConfig, vocabulary_size: int) -> None:
@@ -28,9 +30,9 @@ class SequenceModel(nn.Module):
         """Teacher-forced logits: (B, S), (B, T) -> (B, T, V)."""
         return self.logits(self.hidden(source, target_in))
 
+    @abstractmethod
     def hidden(self, source: Tensor, target_in: Tensor) -> Tensor:
         """What the output layer reads: (B, S), (B, T) -> (B, T, D)."""
-        raise NotImplementedError
 
     def packed_hidden(self, source: Tensor, target_in: Tensor) -> tuple[Tensor, Packed]:
         """What `hidden` gives, as packed rows (R, D), and how target_in was packed."""
